@@ -13,6 +13,7 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.confirming import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
+    from kombu_redisdelay.operations.failure_groups import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
     from kombu_redisdelay.operations.fairness import Fairness
     from kombu_redisdelay.operations.history import Period, QueueHistory
@@ -40,6 +41,7 @@ __all__ = (
     "BatchPublishError",
     "Count",
     "Done",
+    "FailureGroup",
     "Fairness",
     "KeyLimits",
     "KeyStats",
@@ -71,6 +73,7 @@ _MODULES = {
     "BatchPublishError": "transport.block",
     "Count": "operations.reading",
     "Done": "operations.acting",
+    "FailureGroup": "operations.failure_groups",
     "Fairness": "operations.fairness",
     "KeyLimits": "operations.fair",
     "KeyStats": "operations.key_stats",

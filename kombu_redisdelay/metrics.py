@@ -31,6 +31,12 @@ except ImportError:
     def dead_lettered(queue: str, messages: int) -> None:
         """Messages became dead letters."""
 
+    def failed(queue: str) -> None:
+        """A task has failed for good."""
+
+    def not_kept(queue: str) -> None:
+        """A task that has failed could not be kept."""
+
     def lease_lost(queue: str, messages: int) -> None:
         """Unacked messages of this consumer were given to others, because its lease has ended."""
 
@@ -68,6 +74,16 @@ else:
         "Messages that this process moved to the dead letters.",
         ["queue"],
     )
+    FAILED = Counter(
+        "redisdelay_tasks_failed",
+        "Tasks that have failed for good in this process.",
+        ["queue"],
+    )
+    NOT_KEPT = Counter(
+        "redisdelay_tasks_failed_not_kept",
+        "Tasks that have failed in this process and could not be kept, because Redis was full.",
+        ["queue"],
+    )
     LEASE_LOST = Counter(
         "redisdelay_messages_lease_lost",
         "Messages held by this process that others were given, because its lease had ended.",
@@ -86,7 +102,7 @@ else:
     _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
 
     def consuming(queue: str) -> None:
-        for counter in (DELIVERED, RECOVERED, DEAD_LETTERED, LEASE_LOST):
+        for counter in (DELIVERED, RECOVERED, DEAD_LETTERED, FAILED, NOT_KEPT, LEASE_LOST):
             counter.labels(queue)
 
     def delivered(queue: str, lateness: float | None) -> None:
@@ -100,6 +116,12 @@ else:
     def dead_lettered(queue: str, messages: int) -> None:
         DEAD_LETTERED.labels(queue).inc(messages)
 
+    def failed(queue: str) -> None:
+        FAILED.labels(queue).inc()
+
+    def not_kept(queue: str) -> None:
+        NOT_KEPT.labels(queue).inc()
+
     def lease_lost(queue: str, messages: int) -> None:
         LEASE_LOST.labels(queue).inc(messages)
 
@@ -109,7 +131,7 @@ else:
     def forget(queue: str) -> None:
         _delivered_of.cache_clear()
         _lateness_of.cache_clear()
-        for metric in (LATENESS, DELIVERED, RECOVERED, DEAD_LETTERED, LEASE_LOST):
+        for metric in (LATENESS, DELIVERED, RECOVERED, DEAD_LETTERED, FAILED, NOT_KEPT, LEASE_LOST):
             with suppress(KeyError):
                 metric.remove(queue)
         for outcome in ("dropped", "replaced"):

@@ -44,8 +44,8 @@ _NOT_BETWEEN = (
     *(
         f"transport/test_{name}.py"
         for name in (
-            *("batch", "batch_errors", "conflict", "cycles", "foreign", "fork", "hot", "invariant", "limits"),
-            *("malformed", "routing", "woken_fleet"),
+            *("batch", "batch_errors", "bounds", "conflict", "cycles", "foreign", "fork", "hot"),
+            *("invariant", "limits", "malformed", "routing", "sizes", "woken_fleet"),
         )
     ),
 )

@@ -13,6 +13,8 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.failed import failing
+from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -114,6 +116,21 @@ class Consumer:
         if ack is None:
             ack = self._permits.ack(queue, self.name, tag)
         self.store.server.ack(ack)
+
+    def keep_failed(self, queue: str, tag: str, failure: Failure, copy: bytes = b"") -> None:
+        """Ack a message whose task has failed for good, and keep it among the failed ones of its queue. As
+        with :meth:`ack`, this has been written when it returns.
+
+        Arguments:
+            copy: of a message that was acked before its task ran: the message as it was stored.
+        """
+        keep = self._options.kept_failed
+        if keep is None:
+            raise ValueError("this consumer keeps no failed tasks")
+        self._settled(tag)
+        is_limited = self._permits.is_limited(queue)
+        self.store.server.ack(failing(self.store, keep, self.name, queue, tag, failure, copy, is_limited))
+        metrics.failed(queue)
 
     def can_ack_at_once(self, queue: str) -> bool:
         """Whether :meth:`ack` can write without waiting for the server, for another thread or for replies."""

@@ -17,6 +17,9 @@ KEPT = ("dead",)
 #: The keys of a fair queue, but for :attr:`QueueKeys.fair`, its turns and its lists.
 _OF_KEYS = ("limited", "unacked-keys", "active", "key-limits", "tats", "alarms")
 
+#: The keys of failed tasks (lua/include/failed.lua).
+_OF_FAILED = ("failed", "failed:messages", "failed:duplicates", "failed:heads", "failed:groups")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
@@ -70,7 +73,7 @@ class QueueKeys:
         """All keys that are not kombu's, except those of consumers."""
         return (
             *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
-            *(*self.all_kept, self.limits, self.history, self.fair),
+            *(*self.all_kept, *self.all_failed, self.limits, self.history, self.fair),
             *map(self._of_keys, _OF_KEYS),
         )
 
@@ -81,7 +84,27 @@ class QueueKeys:
 
     def kept(self, state: str) -> str:
         """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
-        return f"{self.schedule.removesuffix('schedule')}{state}"
+        return self._of_keys(state)
+
+    @property
+    def failed(self) -> str:
+        """Zset, name of a failed task -> when it failed, ms since the epoch."""
+        return self._of_keys("failed")
+
+    @property
+    def failed_heads(self) -> str:
+        """Hash, name of a failed task -> what is noted of its failure."""
+        return self._of_keys("failed:heads")
+
+    @property
+    def failed_groups(self) -> str:
+        """Hash, task and exception -> how many have failed, and when the first and the last one."""
+        return self._of_keys("failed:groups")
+
+    @property
+    def all_failed(self) -> tuple[str, ...]:
+        """All keys of failed tasks. The first three are as those of what is scheduled."""
+        return tuple(map(self._of_keys, _OF_FAILED))
 
     def _of_keys(self, name: str) -> str:
         return f"{self.schedule.removesuffix('schedule')}{name}"
@@ -199,6 +222,11 @@ _TYPES = {
     "key-limits": "hash",
     "tats": "zset",
     "alarms": "zset",
+    "failed": "zset",
+    "failed:messages": "hash",
+    "failed:duplicates": "zset",
+    "failed:heads": "hash",
+    "failed:groups": "hash",
 }
 
 

@@ -1,7 +1,8 @@
 """Maintenance of the queues of a consumer, a few at a time, so that the consumer stays ready for messages.
 
-One round gives back what lost consumers hold, mends schedules that were damaged, checks keys, notes that the
-queues are in use, records their history, and forgets queues and consumers that are unused.
+One round gives back what lost consumers hold, mends schedules that were damaged, drops failed tasks that are
+too old, checks keys, notes that the queues are in use, records their history, and forgets queues and
+consumers that are unused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Container, Sequence
 from time import monotonic
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.failed import trim_failed
 from kombu_redisdelay.broker.fair_queues import check_fair
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
@@ -41,7 +43,7 @@ logger = logging.getLogger(__name__)
 #: Queues that are maintained together, in one round trip: some milliseconds of the server's time.
 QUEUES_AT_ONCE = 50
 
-#: A damaged schedule is a rare accident.
+#: A damaged schedule is a rare accident, and failed tasks are kept for days.
 ROUNDS_PER_MENDING = 6
 
 #: Messages of a schedule that one script checks, so that it never keeps Redis from its other clients for
@@ -151,6 +153,8 @@ class Maintenance:
         yield
         if are_new or self._round % ROUNDS_PER_MENDING == 0:
             yield from mend_schedules(self._store, self._options, some)
+            yield
+            yield from trim_failed(self._store, self._options.kept_failed, some)
             yield
         check_unique(self._store, some, self._keys_checked)
         yield
@@ -289,5 +293,5 @@ def forget_unused(store: Store) -> RoundTrips[int]:
 def _tidying(store: Store, queue: str) -> ScriptCall:
     k = store.keys(queue)
     forgotten = (k.consumers, k.wake, k.duplicates, k.unknown, k.history)
-    keys = (*forgotten, k.schedule, k.messages, k.limits, *k.all_kept, *store.ready_keys(queue))
+    keys = (*forgotten, k.schedule, k.messages, k.limits, *k.all_kept, k.failed, *store.ready_keys(queue))
     return TIDY, keys, (k.unacked(""), CONSUMERS_PER_SCRIPT)

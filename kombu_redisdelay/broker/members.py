@@ -50,12 +50,16 @@ class Members(NamedTuple):
         due_ms: from when on the message may be delivered, ms since the epoch; ``None`` if it does not say.
         unknown_ms: since when it waits for a worker that knows its task, ms since the epoch; ``None`` if it
             does not.
+        key: weight and key in a fair queue, as in the message; ``None`` if it has none.
+        unique: its unique key, as in the message; ``None`` if it has none.
     """
 
     deliveries: int = 0
     lost: int = 0
     due_ms: int | None = None
     unknown_ms: int | None = None
+    key: Any = None
+    unique: Any = None
 
 
 def with_own(message: Mapping[str, Any], due_ms: float, key: str | None) -> dict[str, Any]:
@@ -123,6 +127,13 @@ def take_out(payload: dict[str, Any]) -> Members:
     """Remove the members from the decoded *payload*, and return them."""
     pop = payload.pop
     # The keys are for the scripts: kombu and Celery have them in headers.
-    pop(KEY, None)
-    pop(UNIQUE, None)
-    return Members(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None))
+    return Members(
+        *(pop(DELIVERIES, 0), pop(LOST, 0), pop(DUE, None), pop(UNKNOWN, None)),
+        *(pop(KEY, None), pop(UNIQUE, None)),
+    )
+
+
+def put_in(payload: Mapping[str, Any], found: Members) -> dict[str, Any]:
+    """*payload* with the members that :func:`take_out` has *found* in it."""
+    ours = zip((*NAMES, KEY, UNIQUE), found, strict=True)
+    return {**{name: value for name, value in ours if value}, **payload}

@@ -25,6 +25,9 @@ DELAY_HEADER = "x-delay"
 #: Header of Celery's task messages (protocol 2): ISO 8601.
 ETA_HEADER = "eta"
 
+#: Header of Celery's task messages: ISO 8601.
+EXPIRES_HEADER = "expires"
+
 #: Header that says what a publish does if a message with the same id is scheduled: one of the three below.
 CONFLICT_HEADER = "x-delay-on-conflict"
 
@@ -104,14 +107,29 @@ def eta_ms(headers: Mapping[str, Any]) -> float:
     if not eta:
         return 0
     try:
-        if not isinstance(eta, (str, datetime)):
-            raise TypeError
-        moment = eta if isinstance(eta, datetime) else _parse(eta)
-        return max(0, to_ms(moment))
+        return max(0, _moment_ms(eta))
     except (ValueError, TypeError, OverflowError) as exc:
         if "task" not in headers:
             return 0
         raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
+
+
+def expires_ms(headers: Mapping[str, Any]) -> float | None:
+    """When the Celery task with these *headers* expires, ms since the epoch; ``None`` if it does not, or if
+    Celery could not read when. A naive time is in UTC, as Celery's worker reads it."""
+    expires = headers.get(EXPIRES_HEADER)
+    if not expires or "task" not in headers:
+        return None
+    try:
+        return _moment_ms(expires)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _moment_ms(moment: object) -> float:
+    if not isinstance(moment, (str, datetime)):
+        raise TypeError
+    return to_ms(moment if isinstance(moment, datetime) else _parse(moment))
 
 
 def _parse(eta: str) -> datetime:

@@ -23,11 +23,29 @@ ISOLATED_AFTER = 3
 #: consumer.
 ISOLATED_FOR = 60.0
 
+#: What is kept of failed tasks by default: how many a queue, for how many seconds, of how many bytes.
+FAILED_KEPT = {"count": 10_000, "age": 180 * 24 * 3600, "bytes": 64 * 1024 * 1024}
+
 #: Bytes of a message from which on a script that moves it may take more than 5 ms.
 LARGE_MESSAGE = 1024 * 1024
 
 #: Seconds. A longer lease was set for ``redis://``, whose default is an hour: long tasks needed it.
 LONG_LEASE = 600
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFailed:
+    """How much a queue keeps of tasks that have failed. With more, the oldest are dropped.
+
+    Attributes:
+        count: how many.
+        age_ms: for how long, ms.
+        bytes: of how many bytes together.
+    """
+
+    count: int
+    age_ms: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,8 @@ class Options:
             of its queues.
         unknown_task_wait: seconds for which a task that a Celery worker does not know waits for one that
             does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
+        keep_failed: how much a queue keeps of tasks that have failed: ``count``, ``age`` in seconds, and
+            ``bytes``, each with a default of its own. ``None`` or 0: nothing.
         message_size_warning: bytes that a message may have before the log warns of it; 0 for any number.
         message_size_limit: bytes that the message of new work may have. It is not published if it has more.
             ``None`` or 0 for any number.
@@ -68,6 +88,7 @@ class Options:
     partitions: Mapping[str, int] = field(default_factory=dict)
     revoke_scheduled: bool = True
     unknown_task_wait: float | None = 3600.0
+    keep_failed: Mapping[str, float] | int | None = field(default_factory=dict)
     message_size_warning: int = LARGE_MESSAGE
     message_size_limit: int | None = None
 
@@ -97,6 +118,14 @@ class Options:
         return min(ISOLATED_AFTER, (self.delivery_limit or ISOLATED_AFTER + 1) - 1)
 
     @property
+    def kept_failed(self) -> KeepFailed | None:
+        """What :attr:`keep_failed` says, in full; ``None``: nothing is kept."""
+        if not isinstance(self.keep_failed, Mapping):
+            return None
+        count, age, size = ({**FAILED_KEPT, **self.keep_failed}[name] for name in FAILED_KEPT)
+        return KeepFailed(int(count), max(1, round(age * 1000)), int(size))
+
+    @property
     def lease_policy(self) -> LeasePolicy:
         return LeasePolicy(max(1, round(self.visibility_timeout * 1000)))
 
@@ -121,6 +150,19 @@ def _are_partitions(value: object) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
         for queue, count in value.items()
+    )
+
+
+def _says_what_to_keep(value: object) -> bool:
+    if value is None or _is_int(value, 0, 0):
+        return True
+    return (
+        isinstance(value, Mapping)
+        and value.keys() <= FAILED_KEPT.keys()
+        and all(
+            _is_seconds(each) and each > 0 if name == "age" else _is_int(each, 1)
+            for name, each in value.items()
+        )
     )
 
 
@@ -156,6 +198,10 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "unknown_task_wait": (
         "a number of seconds above 0, or None",
         lambda value: value is None or (_is_seconds(value) and value > 0),
+    ),
+    "keep_failed": (
+        "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
+        _says_what_to_keep,
     ),
     "message_size_warning": ("a whole number of bytes from 0", lambda value: _is_int(value, 0)),
     "message_size_limit": (

@@ -104,7 +104,14 @@ class ReadyLists:
                 for entry in walk(server, [keys.key_list(step, state.key)], texts):
                     before = position + entry.taken_before
                     yield Ready(
-                        queue, step, before, entry.data, entry.is_sure, state.key, entry.taken_before, is_at_limit
+                        queue,
+                        step,
+                        before,
+                        entry.data,
+                        entry.is_sure,
+                        state.key,
+                        entry.taken_before,
+                        is_at_limit,
                     )
                 position += 0 if is_at_limit else state.ready[step]
             door = keys.ready_at(step)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.store import Store
@@ -25,6 +26,17 @@ def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: S
             options.delivery_limit,
             which(map(task_and_id, briefs), dead),
         )
+
+
+def report_not_kept(queue: str, failure: Failure) -> None:
+    """Log that a task has failed, and could not be kept."""
+    metrics.not_kept(queue)
+    logger.error(
+        "A failed task of queue %r could not be kept: Redis is out of memory, or another program has written "
+        "to the keys of failed tasks%s",
+        queue,
+        which([f"{failure.task}[{failure.id}]"], 1),
+    )
 
 
 def report_dropped(options: Options, queue: str, dropped: int) -> None:

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, product
 from math import isinf
 from typing import Any
 
+from kombu_redisdelay.broker.by_time import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers, checked
-from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, FIND, PAGE, REMOVE, RESCHEDULE, run_each
+from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, REMOVE, RESCHEDULE
 from kombu_redisdelay.broker.server.wire import Argument, first_due_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 
-#: Half of :data:`MESSAGES_PER_CALL`, since an id may have more than one message.
-IDS_PER_CALL = 100
-
 #: To replace a message takes Redis longer than to read it.
 MOVES_PER_CALL = 100
-
-#: Messages with an id, and their bytes, that are asked for together with those of other ids.
-_A_FEW = (2, BYTES_PER_CALL // IDS_PER_CALL)
-
-#: Messages in the first page that is read of a schedule. Each page has twice as many as the one before.
-FIRST_PAGE = 10
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class Schedule:
         Arguments:
             after: of those that are due at *from_ms*, only those whose names come after this one.
         """
-        return self._read(queue, from_ms, after, before_ms, b"", from_last=False)
+        return self._read(queue, Part(from_ms, before_ms, after))
 
     def iter_back(
         self, queue: str, from_ms: float | None, before_ms: float | None, until: bytes = b""
@@ -109,45 +100,12 @@ class Schedule:
         Arguments:
             until: of those that are due at *before_ms*, also those whose names come before this one.
         """
-        return self._read(queue, from_ms, b"", before_ms, until, from_last=True)
+        return self._read(queue, Part(from_ms, before_ms, until=until, from_last=True))
 
-    def _read(
-        self,
-        queue: str,
-        from_ms: float | None,
-        after: bytes,
-        before_ms: float | None,
-        until: bytes,
-        *,
-        from_last: bool,
-    ) -> Iterator[Scheduled]:
-        keys = self._store.keys(queue)
-        low: Argument = "-inf" if from_ms is None else from_ms
-        high: Argument = "+inf" if before_ms is None else before_ms
-        size, done = FIRST_PAGE, 0
-        while not done:
-            done, *rows = PAGE(
-                self._store.server,
-                (keys.schedule, keys.messages),
-                PAGE.arguments(
-                    from_ms=low,
-                    after_name=after,
-                    before_ms=high,
-                    before_name=until,
-                    from_last=int(from_last),
-                    count=size,
-                    byte_limit=BYTES_PER_CALL,
-                ),
-            )
-            for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                due_ms = float(score)
-                if from_last:
-                    high, until = due_ms, member
-                else:
-                    low, after = due_ms, member
-                if stored is not None:
-                    yield Scheduled(queue, member, due_ms, stored)
-            size = min(2 * size, MESSAGES_PER_CALL)
+    def _read(self, queue: str, part: Part) -> Iterator[Scheduled]:
+        for page in read_pages(self._store.server, self._store.keys(queue).scheduling, part):
+            for row in page:
+                yield Scheduled(queue, *row)
 
     def find(self, queue: str, id: str) -> Iterator[Scheduled]:
         """The messages of *queue* with that id."""
@@ -155,18 +113,8 @@ class Schedule:
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[tuple[str, Scheduled]]:
         """The messages of *queues* with these ids, each with its id, in the order of the queues and ids."""
-        wanted = product(queues, ids)
-        while some := list(islice(wanted, IDS_PER_CALL)):
-            calls = [
-                (FIND, self._store.keys(queue).scheduling, (_bytes(id), b"", *_A_FEW)) for queue, id in some
-            ]
-            for (queue, id), reply in zip(some, run_each(self._store.server, calls), strict=True):
-                while reply:
-                    after, *rows = reply
-                    for member, score, stored in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                        yield id, Scheduled(queue, member, float(score), stored)
-                    args = (_bytes(id), after, MESSAGES_PER_CALL, BYTES_PER_CALL)
-                    reply = after and FIND(self._store.server, self._store.keys(queue).scheduling, args)
+        found = find_all(self._store.server, lambda queue: self._store.keys(queue).scheduling, queues, ids)
+        return ((id, Scheduled(queue, *row)) for queue, id, row in found)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
         """Remove the messages of *queue* with these ids. Returns for each id how many there were."""
@@ -177,7 +125,7 @@ class Schedule:
             done, *counts = CANCEL(
                 self._store.server,
                 (keys.schedule, keys.messages, keys.duplicates),
-                (MESSAGES_PER_CALL, BYTES_PER_CALL, *map(_bytes, ids[begin : begin + IDS_PER_CALL])),
+                (MESSAGES_PER_CALL, BYTES_PER_CALL, *map(id_bytes, ids[begin : begin + IDS_PER_CALL])),
             )
             for index, count in enumerate(counts, begin):
                 removed[index] += count
@@ -256,9 +204,3 @@ class Schedule:
 
 def _size(message: Scheduled) -> int:
     return size_with_key(message.stored)
-
-
-def _bytes(id: str) -> bytes:
-    """An id, for a script. JSON may have an id that UTF-8 has no bytes for. No stored message has such an
-    id."""
-    return id.encode(errors="surrogatepass")

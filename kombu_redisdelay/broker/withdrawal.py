@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 
+from kombu_redisdelay.broker.by_time import IDS_PER_CALL
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import CLAIM, WITHDRAW
 from kombu_redisdelay.broker.store import Store
 

@@ -19,7 +19,7 @@ delayed = LazyGroup(
     others="change",
     others_after="show",
     hints={
-        "dead": "`list --state dead`, `show`, `requeue` and `remove`",
+        **{state: f"`list --state {state}`, `show`, `requeue` and `remove`" for state in ("failed", "dead")},
         "purge": "`cancel --all`",
         "move": "`reschedule`",
         "queues": "`stats`",
@@ -30,7 +30,7 @@ delayed = LazyGroup(
         "run": "`deliver-now`",
         "promote": "`deliver-now`",
         "unpause": "`resume`",
-        **dict.fromkeys(("delete", "kill", "rm"), "`cancel` for what would run, `remove` for dead letters"),
+        **dict.fromkeys(("delete", "kill", "rm"), "`cancel` for what would run, `remove` for what would not"),
     },
-    help="See and steer queues, scheduled tasks and dead letters in Redis.",
+    help="See and steer queues, scheduled and failed tasks and dead letters in Redis.",
 )

@@ -140,7 +140,7 @@ def tell_of_keys(store: Store, queues: Sequence[str], keys: Sequence[str]) -> No
     is not fair, that a key has no messages, and that a key is a name and not a pattern."""
     for queue, state in zip(queues, fair_states(store, queues), strict=True):
         if state != ON:
-            echo(f"It takes effect when {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
+            echo(f"It takes effect once {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
         if missing := keys_without_messages(store, queue, keys):
             names = ", ".join(key or NO_KEY for key in missing)
             echo(

@@ -76,6 +76,9 @@ def _command(verb: Verb) -> click.Command:
 def _change(
     verb: Verb, selection: Selection, *, yes: bool, dry_run: bool, as_json: bool, **asked: Any
 ) -> None:
+    if verb.needs_state and selection.ids is None and selection.state is None:
+        options = " or ".join(f"--state {name}" for name in verb.states)
+        raise click.UsageError(f"Say which: {options}.")
     messages = connect(Messages, steers=True)
     change: Callable[..., Any] = getattr(messages, verb.name)
     asks = selection.ids is None and not yes

@@ -43,6 +43,7 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
                 help="Only in this state; may be given again.",
             ),
             *(_filter_option(each) for each in FILTERS if each.may_match(states)),
+            click.option("--expired", is_flag=True, help="Only tasks that have expired."),
             click.option("--before", type=TimeType(), help=f"Only with a time before this: {_DISTANCES}."),
             click.option("--after", type=TimeType(), help="Only with this time, or a later one."),
         ]
@@ -65,8 +66,8 @@ def changing(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
 
 def selected(options: dict[str, Any]) -> Selection:
     """What the options of :func:`selecting` select. They are taken out of *options*."""
-    names = ("before", "after", *(each.name for each in FILTERS))
-    values = {name: options.pop(name, None) for name in names}
+    names = ("before", "after", "expired", *(each.name for each in FILTERS))
+    values = {name: options.pop(name) for name in names if name in options}
     values["queue"], values["state"] = options.pop("queues") or None, options.pop("states") or None
     return _selection(values)
 
@@ -92,7 +93,7 @@ def selected_for_change(options: dict[str, Any]) -> Selection:
     """
     ids, every = options.pop("ids"), options.pop("every")
     selection = selected(options)
-    has_something_in_common = bool(selection.filters) or selection.has_times
+    has_something_in_common = bool(selection.filters) or selection.has_times or selection.expired
     if "" in ids:
         raise click.UsageError("An id is empty.")
     if ids and (every or has_something_in_common):
@@ -100,7 +101,9 @@ def selected_for_change(options: dict[str, Any]) -> Selection:
     if not ids and not every and not has_something_in_common and selection.queue is None:
         known = click.get_current_context().params
         picking = ", ".join(f"--{each.name}" for each in FILTERS if each.name in known)
-        raise click.UsageError(f"Say which messages: by ids, -Q, {picking}, --before or --after, or --all.")
+        raise click.UsageError(
+            f"Say which messages: by ids, -Q, {picking}, --expired, --before or --after, or --all."
+        )
     if ids:
         return _selection({"ids": ids, "queue": selection.queue, "state": selection.state})
     return replace(selection, every=every)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 import click
@@ -11,13 +13,28 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import selected, selecting, states_of
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import busy, count, flexible, right, show, show_json, table
+from kombu_redisdelay.cli.output import busy, count, cut, flexible, right, show, show_json, table
+from kombu_redisdelay.operations.failure_groups import FailureGroup
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.messages import Messages
-from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import FAILED, STATES
+from kombu_redisdelay.words import when
 
 #: What messages can be counted by.
-_KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", "key", "unique")
+_KINDS = (
+    "state",
+    "queue",
+    "task",
+    "priority",
+    "failures",
+    "reason",
+    "error",
+    "tries",
+    "worker",
+    "key",
+    "unique",
+)
 
 
 @click.command("count")
@@ -29,8 +46,8 @@ _KINDS = ("state", "queue", "task", "priority", "failures", "reason", "worker", 
 def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Count messages, also by task, queue and more.
 
-    Redis knows the number in each state. To count by anything else, the command reads all messages: a million
-    takes minutes.
+    Redis knows the number in each state, and the number of failed tasks by task and error. To count by
+    anything else, the command reads all messages: a million takes minutes.
     """
     selection = selected(options)
     states = states_of(selection)
@@ -41,6 +58,9 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
             counts = {(): messages.count(selection)}
         elif kinds == ("state",):
             counts = {(each.name,): messages.count(replace(selection, state=each.name)) for each in states}
+        elif is_of_failures(selection, kinds):
+            show_failures(messages.failures(selection), kinds, as_json)
+            return
         else:
             counts = dict(messages.tally(selection, kinds).most_common())
     if as_json:
@@ -60,3 +80,32 @@ def _cell(kind: str, value: Any) -> str:
     if kind == "key":
         return str(value or NO_KEY)
     return "-" if value in (None, "") else str(value)
+
+
+def is_of_failures(selection: Selection, kinds: tuple[str, ...]) -> bool:
+    """Whether failed tasks are counted by task and exception: then it is known since when they fail."""
+    return selection.state == (FAILED,) and sorted(kinds) == ["error", "task"]
+
+
+def show_failures(groups: Sequence[FailureGroup], kinds: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        show_json(
+            {
+                **{kind: getattr(group, kind) for kind in kinds},
+                "messages": group.count,
+                "first": group.first,
+                "last": group.last,
+            }
+            for group in groups
+        )
+    elif not groups:
+        echo("No failed tasks found.", err=True)
+    else:
+        now = datetime.now(timezone.utc)
+        rows = table(
+            right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds), right("FIRST"), right("LAST")
+        )
+        for group in groups:
+            of_kind = (cut(getattr(group, kind)) for kind in kinds)
+            rows.add_row(count(group.count), *of_kind, when(group.first, now), when(group.last, now))
+        show(rows)

@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
-from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.words import number_of, stay, with_object
 
@@ -93,7 +93,7 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
         else:
             what = f"is a {STATES[message.state].described}"
         return f"{what}: {holder} holds the unique key {message.unique!r}"
-    if message.worker or message.host:
+    if message.state == UNACKED:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun
     return f"is {message.state if noun == 'message' else f'a {noun}'} in the queue {message.queue!r}"

@@ -9,16 +9,18 @@ from typing import Any
 import click
 
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.echo import echo
+from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
 from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
+from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.why_waiting import why_waiting
 
 
@@ -89,6 +91,8 @@ def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) 
             **({"payload": message.payload.decode("utf-8", "backslashreplace")} if message.payload else {}),
         }
     )
+    # A field would be one line.
+    echo_all(message.traceback.splitlines())
 
 
 def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | None]]:
@@ -103,6 +107,15 @@ def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | 
         yield "since", None if message.since is None else date_and_time(message.since, now)
     if message.position is not None:
         yield "position", f"{message.position:,} before it"
+    if message.state == FAILED:
+        yield "error", message.error
+        yield "text", message.text
+        yield "tries", str(message.tries)
+        yield "started", None if message.started is None else date_and_time(message.started, now)
+        yield "worker", message.worker
+        if WITHOUT_MESSAGE in message.reason:
+            yield "message", f"{WITHOUT_MESSAGE}, so it cannot be requeued"
+        return
     if message.worker or message.host:
         yield "worker", worker(message)
         yield "host", message.host

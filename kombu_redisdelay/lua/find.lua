@@ -1,8 +1,8 @@
 -- Reads the scheduled messages with an id. Writes nothing.
 --
--- KEYS[1]  schedule
--- KEYS[2]  messages
--- KEYS[3]  duplicates
+-- KEYS[1]  schedule, or `failed` (include/failed.lua)
+-- KEYS[2]  messages of it
+-- KEYS[3]  duplicates of it
 -- ARGV[1]  message id
 -- ARGV[2]  the last name that the call before returned ("": this is the first)
 -- ARGV[3]  how many at most

@@ -1,7 +1,7 @@
 -- Reads some of the messages of a schedule, in due order or from the last one on. Writes nothing.
 --
--- KEYS[1]  schedule
--- KEYS[2]  messages
+-- KEYS[1]  schedule, or `failed`, which has times and names in the same way (include/failed.lua)
+-- KEYS[2]  messages of it
 -- ARGV     see below, by their names
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message

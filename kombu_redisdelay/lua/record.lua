@@ -17,7 +17,9 @@
 -- include: queue
 -- include: length
 
-local FIELDS = { 'delivered', 'failed', 'dead', 'dropped', 'replaced', 'other', 'published', 'flow' }
+local FIELDS = {
+  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'other', 'published', 'flow',
+}
 local SPANS = {
   { mark = 'minute', lines = 'minutes', seconds = 60, kept_s = 3600 },
   { mark = 'hour', lines = 'hours', seconds = 3600, kept_s = 7 * 24 * 3600 },
@@ -83,10 +85,11 @@ local function record(base, history, ready)
   for i = 1, #FIELDS do
     found[i] = tonumber(found[i]) or 0
   end
-  local delivered, failed, dead, dropped, replaced, other, published, flow_before = unpack(found)
+  local delivered, failed, dead, dropped, replaced, failed_tasks = unpack(found)
+  local other, published, flow_before = unpack(found, 7)
   local flow = length(ready, base .. 'schedule') + delivered - other
   published = published + math.max(0, flow - flow_before)
-  local totals = { published, delivered, failed, dead, dropped, replaced }
+  local totals = { published, delivered, failed, dead, dropped, replaced, failed_tasks }
   local beginning = join({ now_s, unpack(totals) })
   redis.call('HSET', history, 'published', join({ published }), 'flow', join({ flow }))
   for _, span in ipairs(SPANS) do

@@ -22,47 +22,24 @@
 -- include: dead
 -- include: history
 -- include: unique
+-- include: requeue
 
 local base = base_of(KEYS[3])
-local function list_of(step)
-  return ready_key(KEYS[2], ARGV[2], step)
-end
-
--- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
--- key, nil if none does.
-local function key_and_holder(payload)
-  local mode, id, key = unique_of(payload, 1)
-  if not mode then
-    return nil
-  end
-  local record = read_record(base, key, mode)
-  heal(record, clock_ms(), list_of)
-  identify(record)
-  return record, id, record.running or record.current or record.next
-end
-
 local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local step, payload = dead_step_and_payload(ARGV[i])
-  local ready, record, id, holder
+  local function remove()
+    -- From the tail, where the oldest are.
+    return redis.call('LREM', KEYS[1], -1, ARGV[i])
+  end
+  local done
   if ARGV[1] == 'requeue' then
-    ready = list_of(step)
-    expect_list(ready)
-    record, id, holder = key_and_holder(payload)
+    done = requeue(base, step, payload, remove)
+    requeued = requeued + (done == 1 and 1 or 0)
+  else
+    done = remove()
   end
-  -- From the tail, where the oldest are.
-  reply[#reply + 1] = holder and holder.id or redis.call('LREM', KEYS[1], -1, ARGV[i])
-  if ready and reply[#reply] == 1 then
-    redis.call('LPUSH', ready, with_members(payload, 1, { due = clock_ms() }))
-    requeued = requeued + 1
-    if record then
-      record.current = entry_at('r', step, clock_ms(), id)
-      write_record(record)
-    end
-  end
+  reply[#reply + 1] = done
 end
-if requeued > 0 then
-  note(KEYS[3], 'other', requeued)
-  wake(KEYS[3])
-end
+woken_for(requeued)
 return reply

@@ -10,7 +10,7 @@
 -- KEYS[6]  schedule
 -- KEYS[7]  messages
 -- KEYS[8]  limits (hash `control`)
--- KEYS[9+] lists of what is kept, such as dead letters; then ready lists of all steps
+-- KEYS[9+] what is kept, such as dead letters and failed tasks; then ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
 --

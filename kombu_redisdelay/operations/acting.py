@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain, filterfalse, islice
 from typing import Any
 
 from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.schedule import Scheduled
 from kombu_redisdelay.broker.store import Store
@@ -18,6 +19,7 @@ from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
+from kombu_redisdelay.operations.revoked import RevokedTasks
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.operations.verbs import How, Verb
@@ -60,6 +62,7 @@ class Action:
     Arguments:
         limit: the largest number of messages that it is done to; ``None`` for all.
         notes_ids: whether to note the ids also if messages are not selected by ids.
+        revoked: notes what is cancelled, and spares what it could not tell; ``None`` if that does not matter.
         asked: the arguments of the verb.
 
     Attributes:
@@ -67,7 +70,8 @@ class Action:
         by_id: id -> to how many messages it was done so far, if ids are noted.
 
     Raises:
-        ValueError: the selection has a state that the verb does not know, *limit* is not a whole number from
+        ValueError: the selection has a state that the verb does not know, or has no state though the verb
+            needs one; *limit* is not a whole number from
             0, or *asked* makes no sense.
     """
 
@@ -81,17 +85,22 @@ class Action:
         asked: Mapping[str, Any],
         *,
         notes_ids: bool = False,
+        revoked: RevokedTasks | None = None,
     ) -> None:
         check_limit(limit)
         self.verb = verb
         self.selection = selection
         self.limit = limit
         self.states = selection.states(verb.states)
+        if verb.needs_state and selection.ids is None and selection.state is None:
+            known = " or ".join(verb.states)
+            raise ValueError(f"which state? To {verb.name} messages other than by their ids, say {known}")
         self._prepared = verb.prepare(store, **asked)
         self._store = store
         self._so_far = Progress(progress)
         self.by_id: Counter[str] = Counter(dict.fromkeys(selection.ids or (), 0))
         self._notes_ids = notes_ids or selection.ids is not None
+        self._revoked = revoked
         self._blocked: Counter[str] = Counter()
         self._blocked_so_far: set[int] = set()
         self._holders: dict[str, str] = {}
@@ -117,10 +126,10 @@ class Action:
             foresee = self.verb.how[state.name].foresee
             if foresee is not None:
                 look = self.selection.look(state, names)
-                foresee(self._store, look, self.selection.matcher(look.span), self._stay)
+                foresee(self._store, look, self.selection.matcher(look.span, self._store), self._stay)
         return self._blocked
 
-    def _stay(self, message: Scheduled | DeadLetter, holder: str | None) -> None:
+    def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
         content = Content.of(message.payload, "")
         identity = hash((message.queue, content.tag or message.payload, content.id))
         if identity in self._blocked_so_far:
@@ -151,7 +160,7 @@ class Action:
             self._so_far.add_portion(sum(counts))
         else:
             look = self.selection.look(state, [name])
-            matches = self.selection.matcher(look.span)
+            matches = self.selection.matcher(look.span, self._store)
             prepared = how.each(self._prepared, lambda: self._count(state, look, matches))
             for span in how.spans(look.span, self._prepared):
                 found = self._matching(state, replace(look, span=span), matches)
@@ -173,6 +182,8 @@ class Action:
                     done.add(hash(identity(entry)))
                 if self._notes_ids:
                     self.by_id[entry.content.id] += 1
+                if self._revoked is not None:
+                    self._revoked.note(entry)
             # Some may stay, or have moved on: the limit is for what was done.
             following = list(islice(entries, 1)) if self._left() else []
             if not following:
@@ -180,7 +191,14 @@ class Action:
         self._so_far.tell()
 
     def _matching(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> Iterator[Entry]:
-        return filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
+        found = filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
+        return found if self._revoked is None else filterfalse(self._revoked.cannot_be_told, found)
+
+    def count(self, names: Sequence[str]) -> int:
+        """To how many messages of these queues or partitions it would be done."""
+        looks = [(state, self.selection.look(state, names)) for state in self.states]
+        matches = [self.selection.matcher(look.span, self._store) for _, look in looks]
+        return sum(self._count(*look, each) for look, each in zip(looks, matches, strict=True))
 
     def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
         """To how many messages of the *look* it will be done."""

@@ -27,16 +27,29 @@ def arguments_of(payload: bytes) -> Arguments | None:
         payload: a message of version 2 of Celery's protocol, as it is stored.
     """
     try:
-        message = message_of(payload)
-        args, kwargs, _ = loads(
-            _body(message), message["content-type"], message["content-encoding"], accept=_ACCEPTED
-        )
+        args, kwargs, _ = _decoded(payload)
         # Some nest too deeply for Python to write them. They cannot be shown or compared.
         str((args, kwargs)), _as_json((args, kwargs))
     except Exception:
         # Foreign bytes may make the decoders raise any exception.
         return None
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+
+
+def embedded_in(payload: bytes) -> Mapping[str, Any] | None:
+    """What else the body of a task says: its callbacks, the rest of its chain, its chord. ``None`` if it
+    cannot be decoded."""
+    try:
+        _, _, embedded = _decoded(payload)
+    except Exception:
+        # As above.
+        return None
+    return embedded if isinstance(embedded, dict) else None
+
+
+def _decoded(payload: bytes) -> Any:
+    message = message_of(payload)
+    return loads(_body(message), message["content-type"], message["content-encoding"], accept=_ACCEPTED)
 
 
 def _body(message: Mapping[str, Any]) -> Any:

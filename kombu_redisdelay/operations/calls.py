@@ -26,7 +26,9 @@ def with_arguments(message: MessageInfo, arguments: str) -> MessageInfo:
         return replace(message, payload=b"")
     if arguments == NONE:
         headers = {name: value for name, value in message.headers.items() if name not in _OF_ARGUMENTS}
-        return replace(message, args="(…)", kwargs="", headers=headers, payload=b"")
+        # What an exception says may have them, too.
+        hidden = replace(message, text="", traceback="", payload=b"")
+        return replace(hidden, args="(…)", kwargs="", headers=headers)
     decoded = message.arguments()
     return message if decoded is None else replace(message, args=repr(decoded[0]), kwargs=repr(decoded[1]))
 

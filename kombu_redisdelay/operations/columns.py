@@ -51,6 +51,8 @@ COLUMNS = {
     "failures": Column("Failures", NUMBER, lambda message: message.failures, usual=0),
     # "blocked by" and a UUID: one needs all of it.
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
+    "tries": Column("Tries", NUMBER, lambda message: message.tries, usual=1),
+    "error": Column("Error", TEXT, lambda message: message.error, least=17),
     "key": Column("Key", TEXT, lambda message: message.key or NO_KEY, least=20, usual=NO_KEY),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),

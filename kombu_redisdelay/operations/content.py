@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.message import (
     ETA_HEADER,
     check,
     eta_ms,
+    expires_ms,
     message_id,
 )
 from kombu_redisdelay.broker.times import from_ms
@@ -105,6 +106,16 @@ def is_task(name: str | None, pattern: str | None) -> bool:
     """Whether a message with the task *name* is one of those that *pattern* picks, in which ``*``, ``?`` and
     ``[...]`` are wildcards. ``None`` as the pattern picks all, also what is not a task."""
     return pattern is None or (name is not None and fits(name, pattern))
+
+
+def has_expired(content: Content, now_ms: float) -> bool:
+    """Whether a worker would discard the task because it is late.
+
+    Arguments:
+        now_ms: the server's clock, ms since the epoch.
+    """
+    at_ms = expires_ms(content.headers)
+    return at_ms is not None and now_ms > at_ms
 
 
 #: The headers by which Celery says what a task belongs to.

@@ -96,6 +96,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     ),
     "redisdelay_queue_failures": ("Deliveries that have failed.", lambda c: c.failures),
     "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
+    "redisdelay_queue_failed": ("Tasks that have failed for good.", lambda c: c.failed),
     "redisdelay_queue_dropped": (
         "Messages that were not published, because another one held their unique key.",
         lambda c: c.dropped,

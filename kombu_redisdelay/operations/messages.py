@@ -11,10 +11,12 @@ from typing import Any
 from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
+from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
+from kombu_redisdelay.operations.revoked import REASON, RevokedTasks
 from kombu_redisdelay.operations.selection import Selection, checked_ids
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
@@ -74,12 +76,13 @@ class Messages(Access):
         """Iterate over the messages, one state after the other. They are read in portions.
 
         Scheduled messages come in the order of their due times. The others come queue by queue: ready ones in
-        the order in which they are taken, unacked ones worker by worker, dead letters the oldest first.
+        the order in which they are taken, unacked ones worker by worker, failed tasks and dead letters the
+        oldest first.
 
         While messages come and go, no message is included twice, and every message that stays in its state
         during the iteration is included. With several states, one that moves on from scheduled to ready,
-        unacked or dead is included, too; one that goes back may be missing. To tell that a message was
-        included, about 60 bytes of memory are kept for each.
+        unacked, failed or dead is included, too; one that goes back may be missing. To tell that a message
+        was included, about 60 bytes of memory are kept for each.
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
@@ -101,14 +104,14 @@ class Messages(Access):
     ) -> Page:
         """Read a page of the messages in one state, in the order of :meth:`select`.
 
-        A page of scheduled messages begins after the last one of the page before it, whatever has happened
-        meanwhile. In the other states, it begins at a position. If messages before it were taken meanwhile,
-        the same number of messages is on no page.
+        A page of scheduled messages, or of failed tasks, begins after the last one of the page before it,
+        whatever has happened meanwhile. In the other states, it begins at a position. If messages before it
+        were taken meanwhile, the same number of messages is on no page.
 
         Arguments:
             start: :attr:`Page.next` of the page before; empty for the first page.
             newest_first: whether the scheduled messages come first that are due last, or in each queue the
-                newest dead letters. The other states have one order.
+                newest failed tasks or dead letters. The other states have one order.
             size: how many messages at most, at least 1.
 
         Raises:
@@ -147,6 +150,17 @@ class Messages(Access):
             return Counter(value for [value] in values)
         return Counter(map(tuple, values))
 
+    def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
+        """What has failed, by task and exception, the kind with the most failed tasks first.
+
+        All failed tasks, or those of some queues, are counted without being read. With a filter or a time,
+        they are read.
+
+        Raises:
+            ValueError: another state than "failed" is selected.
+        """
+        return failure_groups(self, selection or Selection())
+
     def cancel(
         self,
         selection: Selection | None = None,
@@ -165,8 +179,9 @@ class Messages(Access):
 
         Arguments:
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
-                waits for the result learns of it. This is different from ``AsyncResult.revoke``, which tells
-                the workers to skip the task when they receive it.
+                waits for the result learns of it. With ``Selection(expired=True)``, chords learn of it, too,
+                and a task whose chord cannot be read stays. This is different from ``AsyncResult.revoke``,
+                which tells the workers to skip the task when they receive it.
 
         Raises:
             TypeError: *mark_revoked* was set without a Celery app.
@@ -175,7 +190,10 @@ class Messages(Access):
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
         selection = _one_of(selection, ids)
-        action = Action(self.store, verbs.CANCEL, selection, limit, progress, {}, notes_ids=mark_revoked)
+        told = RevokedTasks(self.app) if mark_revoked and selection.expired else None
+        action = Action(
+            *(self.store, verbs.CANCEL, selection, limit, progress, {}), notes_ids=mark_revoked, revoked=told
+        )
         if dry_run:
             return self._would(action)
         try:
@@ -183,7 +201,7 @@ class Messages(Access):
         finally:
             # Also if *progress* has ended it: some are cancelled then.
             if mark_revoked:
-                self._tell_backend(action)
+                self._tell_backend(action, told)
         return action.done
 
     def reschedule(
@@ -265,8 +283,12 @@ class Messages(Access):
         dry_run: bool = False,
         progress: Tell | None = None,
     ) -> Done:
-        """Put dead letters that are there now at the tail of the queues that they came from. Their failures
-        are counted from 0 again. All dead letters of the queues are read."""
+        """Put failed tasks, or dead letters, that are there now at the tail of the queues that they came
+        from. A selection that is not by ids says which: *state* is "failed" or "dead". All that are selected
+        are read.
+
+        Their failures are counted from 0 again. A failed task also has no retries behind it, is due at once
+        and does not expire; see :doc:`/failed`. One that was kept without its message stays."""
         return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
 
     def remove(
@@ -278,7 +300,8 @@ class Messages(Access):
         dry_run: bool = False,
         progress: Tell | None = None,
     ) -> Done:
-        """Remove dead letters that are there now, for good."""
+        """Remove failed tasks, or dead letters, that are there now, for good. A selection that is not by ids
+        says which: *state* is "failed" or "dead"."""
         return self._act(verbs.REMOVE, selection, ids, limit, dry_run, progress)
 
     def _act(
@@ -302,23 +325,34 @@ class Messages(Access):
         selection, limit = action.selection, action.limit
         blocked = action.foresee(reading.names(self, selection))
         if selection.ids is None:
-            count = max(0, reading.count(self, selection, action.states) - action.done.blocked)
+            if selection.expired:
+                # Some may stay, because their chords could not be told.
+                count = action.count(reading.names(self, selection))
+            else:
+                count = int(reading.count(self, selection, action.states))
+            count = max(0, count - action.done.blocked)
             return action.would(count if limit is None else min(limit, count), {})
         found = Counter(message.id for message in reading.matching(self, selection, action.states))
         by_id = Counter(dict.fromkeys(selection.ids, 0))
         by_id.update(islice((found - blocked).elements(), limit))
         return action.would(by_id.total(), by_id)
 
-    def _tell_backend(self, action: Action) -> None:
+    def _tell_backend(self, action: Action, told: RevokedTasks | None) -> None:
         """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
+
+        Arguments:
+            told: those that may be parts of chords; ``None`` if that does not matter.
 
         Raises:
             NotMarkedRevokedError: this failed.
         """
         try:
+            if told is not None:
+                told.tell()
+                return
             for id, count in action.by_id.items():
                 if count:
-                    self.app.backend.mark_as_revoked(id, "cancelled before it was delivered")
+                    self.app.backend.mark_as_revoked(id, REASON)
         except Exception as exc:
             # Each kind of backend has errors of its own.
             why = " ".join(str(exc).split()) or type(exc).__name__

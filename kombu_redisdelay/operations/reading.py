@@ -69,7 +69,7 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
         if selection.is_counted(state):
             counted += state.reader.count(access.store, looked_in, selection.span(state))
             continue
-        matches = selection.matcher(selection.span(state))
+        matches = selection.matcher(selection.span(state), access.store)
         for _, entry in _read(access, selection, [state], looked_in):
             if looked_at == at_most:
                 return Count(counted, is_exact=False, looked_at=looked_at)
@@ -80,7 +80,7 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
 
 def matching(access: Access, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
     """The messages of *selection*, one state after the other."""
-    matchers = {state.name: selection.matcher(selection.span(state)) for state in states}
+    matchers = {state.name: selection.matcher(selection.span(state), access.store) for state in states}
     found = _read(access, selection, states, names(access, selection))
     return (_info(access, state, entry) for state, entry in found if matchers[state.name](entry))
 
@@ -101,7 +101,7 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     if begin is not None and begin[0] not in names:
         raise cursors.not_of_this_list()
     look = replace(selection.look(state, names), start=begin, newest_first=newest_first)
-    matches = selection.matcher(look.span)
+    matches = selection.matcher(look.span, access.store)
     messages: list[MessageInfo] = []
     looked_at = size_read = 0
     cursor = begin

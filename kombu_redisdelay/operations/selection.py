@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
-from kombu_redisdelay.operations.content import is_related, is_task
+from kombu_redisdelay.operations.content import has_expired, is_related, is_task
 from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import STATES, UNACKED, State
+from kombu_redisdelay.operations.states import FAILED, STATES, UNACKED, State
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.
@@ -88,11 +89,19 @@ FILTERS = (
     ),
     Filter(
         "worker",
-        "Only what this worker has taken; * stands for anything.",
+        "Only what this worker has taken, or has failed there; * stands for anything.",
         "of the worker",
         lambda entry, value: fits(entry.known.get("worker") or "", value),
         "celery@web-1",
-        states=(UNACKED,),
+        states=(UNACKED, FAILED),
+    ),
+    Filter(
+        "error",
+        "Only tasks that have failed with this class of exceptions; * stands for anything.",
+        "with the error",
+        lambda entry, value: fits(entry.known.get("error", ""), value),
+        "KeyError",
+        states=(FAILED,),
     ),
     Filter(
         "reason",
@@ -138,12 +147,15 @@ class Selection:
         ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
             ids.
         queue: those of this queue, or of several.
-        state: those in this state, or in several: "scheduled", "ready", "unacked", "dead".
+        state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead".
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
-        worker: what this Celery worker has taken, such as ``"celery@web-1"``, with the same wildcards.
+        worker: what this Celery worker has taken, or has failed there, such as ``"celery@web-1"``, with the
+            same wildcards.
+        error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
+            wildcards.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
         key: messages with this :attr:`MessageInfo.key`, with the same wildcards; ``'""'`` is those that have
             none.
@@ -155,13 +167,15 @@ class Selection:
             for scheduled messages, and back for the others. A text may also be a time in ISO 8601, with an
             offset. A ``datetime`` without a time zone is in UTC.
         before: those whose moment is before this one.
+        expired: only tasks that have expired: workers will discard them. By the server's clock. A task whose
+            time cannot be read has not expired.
         every: that all messages are meant, where nothing else is selected.
 
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *reason*, *key*,
-            *unique*, *related*); a text with wildcards has more than 500 characters.
+            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *reason*, *key*,
+            *unique*, *related*, *expired*); a text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -170,18 +184,20 @@ class Selection:
     task: str | None = None
     args: str | None = None
     worker: str | None = None
+    error: str | None = None
     reason: str | None = None
     key: str | None = None
     unique: str | None = None
     related: str | None = None
     after: Time = None
     before: Time = None
+    expired: bool = False
     every: bool = False
 
     def __post_init__(self) -> None:
         if self.ids is not None:
             object.__setattr__(self, "ids", checked_ids(self.ids))
-            if self.has_times or self.filters:
+            if self.has_times or self.filters or self.expired:
                 raise ValueError("give either ids, or what messages have in common, not both")
         for name in ("queue", "state"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
@@ -248,18 +264,21 @@ class Selection:
                 texts = [value]
         return Look(names, self.span(state), ids=self.ids, texts=_plain(texts))
 
-    def matcher(self, span: Span) -> Callable[[Entry], bool]:
+    def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
         """Tells its messages among those that a reader finds.
 
         Arguments:
             span: between which moments they are (:meth:`span`).
+            store: has the clock that says what has expired.
         """
         ids, filters = None if self.ids is None else frozenset(self.ids), self.filters
+        now_ms = store.now_ms() if self.expired else 0.0
 
         def matches(entry: Entry) -> bool:
             return (
                 (ids is None or entry.content.id in ids)
                 and _is_within(entry.moment_ms, span)
+                and (not self.expired or has_expired(entry.content, now_ms))
                 and all(each.matches(entry, value) for each, value in filters)
             )
 
@@ -273,11 +292,13 @@ class Selection:
     @property
     def is_whole(self) -> bool:
         """Whether it is all messages of its queues and states."""
-        return self.ids is None and not self.filters and not self.has_times
+        return self.ids is None and not self.filters and not self.has_times and not self.expired
 
     def is_counted(self, state: State) -> bool:
         """Whether its messages in *state* can be counted without reading them."""
-        return self.ids is None and not self.filters and (state.counts_span or not self.has_times)
+        if self.ids is not None or self.filters or self.expired:
+            return False
+        return state.counts_span or not self.has_times
 
 
 def _names(what: str, value: Any) -> tuple[str, ...] | None:

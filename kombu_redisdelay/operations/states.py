@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kombu_redisdelay.operations.failed_reader import FailedReader
 from kombu_redisdelay.operations.readers import (
     DeadReader,
     Reader,
@@ -12,7 +13,8 @@ from kombu_redisdelay.operations.readers import (
     UnackedReader,
 )
 
-SCHEDULED, READY, UNACKED, DEAD = "scheduled", "ready", "unacked", "dead"
+SCHEDULED, READY, UNACKED = "scheduled", "ready", "unacked"
+FAILED, DEAD = "failed", "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,18 @@ STATES = {
             ("since", "key", "unique", "id", "worker", "queue", "task"),
             "Worker by worker.",
             style="magenta",
+        ),
+        State(
+            FAILED,
+            FailedReader(),
+            ("since", "key", "unique", "id", "queue", "tries", "error", "task"),
+            "The oldest one first.",
+            "The newest one first.",
+            counts_span=True,
+            finds_ids=True,
+            noun="failed task",
+            style="red",
+            is_rare=True,
         ),
         State(
             DEAD,

@@ -59,6 +59,7 @@ class QueueStats:
         overdue: number of scheduled messages that are due but not moved to the ready list yet.
         unacked: number of messages that are taken and not acked.
         dead: number of dead letters.
+        failed: number of failed tasks that are kept.
         consumers: number of consumers with a lease.
         consumers_lost: number of lost consumers that still have unacked messages: their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
@@ -97,6 +98,7 @@ class QueueStats:
     dropped: int = 0
     replaced: int = 0
     fairness: Fairness | None = None
+    failed: int = 0
     bound: int | None = None
 
     @property
@@ -107,7 +109,7 @@ class QueueStats:
     @property
     def messages(self) -> int:
         """Number of messages in all states."""
-        return self.ready + self.scheduled + self.unacked + sum(_kept(self))
+        return self.ready + self.scheduled + self.unacked + self.failed + sum(_kept(self))
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -229,6 +231,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         blocked=one.blocked + other.blocked,
         dropped=one.dropped + other.dropped,
         replaced=one.replaced + other.replaced,
+        failed=one.failed + other.failed,
         unacked=one.unacked + other.unacked,
         **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
         consumers=max(one.consumers, other.consumers),
@@ -256,7 +259,8 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    kept, *numbers, blocked, dropped, replaced, is_paused, has_no_permit, has_no_token, has_waker, _ = reply
+    kept, *numbers, failed, blocked, dropped, replaced = reply[:-5]
+    is_paused, has_no_permit, has_no_token, has_waker, _ = reply[-5:]
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
@@ -274,6 +278,7 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes 
         blocked=blocked,
         dropped=dropped,
         replaced=replaced,
+        failed=failed,
         unacked=unacked,
         **_by_state(kept),
         consumers=consumers,

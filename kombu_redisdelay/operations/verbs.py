@@ -12,21 +12,24 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker import dead
+from kombu_redisdelay.broker import dead, failed
+from kombu_redisdelay.broker.by_time import IDS_PER_CALL
 from kombu_redisdelay.broker.key_holders import living_holders
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import IDS_PER_CALL, Schedule, Scheduled, Target
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
+from kombu_redisdelay.operations.failed_reader import FailedReader
 from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
-from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.renewing import renewed
+from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
 #: one if it is known. It may be called twice with a message.
-Stays = Callable[[Scheduled | dead.DeadLetter, str | None], object]
+Stays = Callable[[Scheduled | failed.FailedTask | dead.DeadLetter, str | None], object]
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
 Some = Callable[[Store, str, Iterable[Entry], Any, Stays], Iterator[Entry]]
@@ -71,6 +74,7 @@ class Verb:
         asks: what its method also asks for: names of arguments.
         prepare: turns the arguments into what the functions of *how* need. Raises ``ValueError``.
         removes: whether the messages do not exist afterwards.
+        needs_state: whether a selection that is not by ids must say the states.
         needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
         remark: what is said beside what was done; empty for nothing.
         due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
@@ -84,6 +88,7 @@ class Verb:
     asks: tuple[str, ...] = ()
     prepare: Callable[..., Any] = lambda store: None
     removes: bool = False
+    needs_state: bool = False
     needs_app: bool = False
     remark: str = ""
     due: Callable[[Any], datetime | None] = lambda prepared: None
@@ -179,10 +184,24 @@ def _take_out(state: str, how: str) -> Some:
     return some
 
 
-def _foresee_letters(
+def _requeue_failed(
+    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+) -> Iterator[Entry]:
+    take_out = partial(failed.FailedTasks(store).take_out, name, failed.REQUEUE, renewed=renewed, stays=stays)
+    return _with_raw(take_out, entries)
+
+
+def _remove_failed(
+    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+) -> Iterator[Entry]:
+    return _with_raw(partial(failed.FailedTasks(store).take_out, name, failed.REMOVE), entries)
+
+
+def _foresee_kept(
     reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays
 ) -> None:
-    """Which dead letters will not be requeued. Of several with the same key, the first one takes it."""
+    """Which of those that are kept will not be requeued. Of several with the same key, the first one takes
+    it."""
     takes: dict[tuple[str, str], str] = {}
     keyed = (entry for entry in filter(matches, reader.read(store, look)) if entry.content.unique)
     for name, of_queue in groupby(keyed, attrgetter("name")):
@@ -280,20 +299,28 @@ REQUEUE = Verb(
     "requeue",
     "requeued",
     "requeueing",
-    "Put dead letters back into their queues. They are counted as if they had never failed.",
+    "Put failed tasks, or dead letters, back into their queues. They count as if they had never failed.",
     {
-        state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_letters, DeadReader(state)))
-        for state in KEPT
+        FAILED: How(_requeue_failed, foresee=partial(_foresee_kept, FailedReader())),
+        **{
+            state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
+            for state in KEPT
+        },
     },
+    needs_state=True,
 )
 
 REMOVE = Verb(
     "remove",
     "removed",
     "removing",
-    "Remove dead letters for good.",
-    {state: How(_take_out(state, dead.REMOVE), every=_clear_kept(state)) for state in KEPT},
+    "Remove failed tasks, or dead letters, for good.",
+    {
+        FAILED: How(_remove_failed, every=lambda store, name: failed.FailedTasks(store).clear(name)),
+        **{state: How(_take_out(state, dead.REMOVE), every=_clear_kept(state)) for state in KEPT},
+    },
     removes=True,
+    needs_state=True,
 )
 
 REVOKE = Verb(

@@ -12,6 +12,7 @@ from kombu.exceptions import MessageStateError
 from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.message import message_id, which
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.transport.tasks import (
@@ -45,6 +46,8 @@ class QoS(virtual.QoS):
         #: Tags of messages that were already reported as lost. If their acks find nothing later, that is not
         #: reported again.
         self._lost: set[str] = set()
+        #: Tag of a message whose task has failed for good, and that Celery is about to settle -> why.
+        self.failures: dict[str, Failure] = {}
         self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
 
     def hold(self, delivery_tag: str, queue: str, isolated: bool) -> None:
@@ -89,7 +92,7 @@ class QoS(virtual.QoS):
         queue = self._queues.get(delivery_tag)
         try:
             if queue is not None:
-                self.channel.consumer.ack(queue, delivery_tag)
+                self._ack(queue, delivery_tag)
         finally:
             # Also if a time limit of gevent interrupts this: the consumer keeps the ack, and will send it.
             self._forget(delivery_tag)
@@ -99,7 +102,14 @@ class QoS(virtual.QoS):
         :meth:`ack` is called, too."""
         queue = self._queues.pop(delivery_tag, None)
         if queue is not None:
+            self._ack(queue, delivery_tag)
+
+    def _ack(self, queue: str, delivery_tag: str) -> None:
+        failure = self.failures.pop(delivery_tag, None) if self.failures else None
+        if failure is None:
             self.channel.consumer.ack(queue, delivery_tag)
+        else:
+            self.channel.consumer.keep_failed(queue, delivery_tag, failure)
 
     def can_ack_at_once(self, delivery_tag: str) -> bool:
         """Whether :meth:`ack` does not have to wait for Redis now."""
@@ -122,6 +132,9 @@ class QoS(virtual.QoS):
                 was_unacked = consumer.give_back(queue, delivery_tag)
             elif requeue:
                 was_unacked = consumer.requeue(queue, delivery_tag)
+            elif delivery_tag in self.failures:
+                self._ack(queue, delivery_tag)
+                was_unacked = True
             else:
                 was_unacked = consumer.discard(queue, delivery_tag, failure)
             if not was_unacked:
@@ -201,6 +214,7 @@ class QoS(virtual.QoS):
         self.channel.give_back_all()
         self._queues.clear()
         self._isolated.clear()
+        self.failures.clear()
         self._dirty.clear()
         self._delivered.clear()
         return []
@@ -271,6 +285,7 @@ class QoS(virtual.QoS):
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
         self._isolated.pop(delivery_tag, None)
+        self.failures.pop(delivery_tag, None)
         self._unsettled.pop(delivery_tag, None)
         if delivery_tag in self._delivered:
             super().ack(delivery_tag)

@@ -9,12 +9,13 @@ from json import JSONDecoder
 from typing import Any, NamedTuple
 
 from kombu.transport import virtual
-from kombu.utils.json import object_hook
+from kombu.utils.json import dumps, object_hook
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.members import Members, put_in
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
     MalformedMessage,
@@ -65,6 +66,18 @@ class _NotDue(Exception):
         super().__init__()
         self.message_id = message_id
         self.due_ms = due_ms
+
+
+class StoredAs(NamedTuple):
+    """How Redis had a message.
+
+    Attributes:
+        members: what is ours in it.
+    """
+
+    queue: str
+    step: int
+    members: Members
 
 
 class Received(NamedTuple):
@@ -149,6 +162,8 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Receiv
     was_scheduled = 0 < at_ms <= now_ms and DELIVERY_COUNT_HEADER not in message.headers
     if members.unknown_ms is not None:
         message.unknown_for, was_scheduled = max(0.0, now_ms - members.unknown_ms) / 1000, False
+    if delivery.needs_ack:
+        message.stored_as = StoredAs(delivery.queue, delivery.step, members)
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
     return Received(delivery, message, members.lost)
 
@@ -156,6 +171,13 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Receiv
 def unknown_for(message: virtual.Message) -> float:
     """For how many seconds a delivered message had waited for a worker that knows its task."""
     return float(getattr(message, "unknown_for", 0.0))
+
+
+def stored_again(message: Any) -> bytes:
+    """A delivered message as it was stored in Redis, with its priority step. Its delivery tag is another
+    one."""
+    stored = message.stored_as
+    return f"{stored.step}:{dumps(put_in(message._raw, stored.members))}".encode()
 
 
 def message_in_schedule(payload: bytes) -> virtual.Message:

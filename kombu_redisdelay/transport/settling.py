@@ -50,6 +50,8 @@ def _on_task_received(sender: Any = None, request: Any = None, **kwargs: Any) ->
 
 
 def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> None:
+    if _is_postponed(message, partial(_ack, consumer, message, ack, *args)):
+        return
     if _is_loop(message) and consumer.hub is not None:
         # Celery changes its prefetch count in the loop, too. There would be room for one message too many if
         # the place of this one was free before that.
@@ -66,10 +68,22 @@ def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> No
 
 
 def _reject(consumer: Any, message: virtual.Message, reject: Settle, *args: Any) -> None:
+    if _is_postponed(message, partial(_reject, consumer, message, reject, *args)):
+        return
     is_now = _is_loop(message) or (
         consumer.hub is not None and message.channel.qos.can_ack_at_once(message.delivery_tag)
     )
     (_now if is_now else _later)(consumer, message, reject, *args)
+
+
+def _is_postponed(message: Any, settle: Settle) -> bool:
+    """Whether it is not known yet if the task has failed. Then this is done when it is known
+    (:mod:`kombu_redisdelay.transport.failures`)."""
+    postponed = getattr(message, "postponed", None)
+    if postponed is None:
+        return False
+    postponed.append(settle)
+    return True
 
 
 def _is_loop(message: virtual.Message) -> bool:

@@ -16,6 +16,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.failures import consumes_over, keep_failures
 from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
@@ -36,6 +37,8 @@ def outlive_failures() -> None:
         consumer.on_connection_error_after_connected = _dropping_events(lost)
         from celery.worker.request import Request
 
+        keep_failures(Request)
+        # Outside of that, because it decides what comes back.
         Request.on_failure = _requeuing(Request.on_failure)
         Request.cancel = cancelling(Request.cancel)
 
@@ -164,6 +167,7 @@ def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
         handler = create_task_handler(self, *args, **kwargs)
         if not _mark(self.connection):
             return handler
+        consumes_over(getattr(self.task_consumer, "channel", None))
 
         def keeps_result(name: str) -> bool:
             task = self.app.tasks.get(name)

@@ -47,6 +47,7 @@ class Action:
             done with. Raises ``ValueError`` if a field is filled in wrongly.
         states: the names of the states whose lists offer it.
         asks: which fields have to be filled in: "time", "limit" or none.
+        needs_state: whether it is done in the state of the list only.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
         leaves_blocked: whether messages stay as they are while others hold their unique keys.
@@ -61,6 +62,7 @@ class Action:
     do: Callable[[Site, Form, Tell], str]
     states: tuple[str, ...] = ()
     asks: str = ""
+    needs_state: bool = False
     removes: bool = False
     needs_app: bool = False
     leaves_blocked: bool = False
@@ -129,6 +131,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
     more: dict[str, Any] = {
         "states": verb.states,
         "asks": asks,
+        "needs_state": verb.needs_state,
         "removes": verb.removes,
         "needs_app": verb.needs_app,
         "leaves_blocked": any(how.foresee for how in verb.how.values()),
@@ -144,7 +147,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
 def _foresee(verb: Verb, site: Site, form: Form) -> str:
     # Whatever the new time will be: what is blocked stays.
     asked = {"countdown": 0} if "eta" in verb.asks else {}
-    selections = _selections(form) if form.selected else [site.selection_of(form.choice)]
+    selections = _selections(verb, form) if form.selected else [site.selection_of(form.choice)]
     noun = "message" if form.selected else form.choice.its_state.noun
     blocked = 0
     holders: dict[str, str] = {}
@@ -159,12 +162,14 @@ def _foresee(verb: Verb, site: Site, form: Form) -> str:
     return _stay(noun, blocked, holders).strip()
 
 
-def _selections(form: Form) -> list[Selection]:
-    """The messages that are selected."""
+def _selections(verb: Verb, form: Form) -> list[Selection]:
+    """The messages that are selected. They may have moved on to another state, unless the verb would not tell
+    one state from another."""
+    state = form.choice.state if verb.needs_state else None
     in_queues: dict[str, list[str]] = {}
     for id, queue in form.selected:
         in_queues.setdefault(queue, []).append(id)
-    return [Selection(ids=ids, queue=queue or None) for queue, ids in in_queues.items()]
+    return [Selection(ids=ids, queue=queue or None, state=state) for queue, ids in in_queues.items()]
 
 
 def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
@@ -174,7 +179,7 @@ def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
     counts: list[int] = []
     blocked = 0
     holders: dict[str, str] = {}
-    for selection in _selections(form):
+    for selection in _selections(verb, form):
         done = getattr(site.messages, verb.name)(selection, **asked)
         counts += done.by_id.values()
         blocked += done.blocked

@@ -157,7 +157,8 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
             expected = count.count
             question = f"{with_object(action.title, count.text)}{of_which(form.choice)}?"
         else:
-            subject = subject_of(site, form, action.states)
+            states = (form.choice.state,) if action.needs_state else action.states
+            subject = subject_of(site, form, states)
             question = f"{with_object(action.title, plural(subject.count, 'message'))}?"
         staying = action.foresee(site, form)
     except ValueError as exc:

@@ -12,6 +12,7 @@ from dateutil.parser import isoparse
 from kombu_redisdelay.broker.members import due_ms
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.web.words import number, plural
 
 #: Two times that are so near are one.
@@ -106,7 +107,12 @@ def _deliveries(message: MessageInfo) -> Iterator[Event]:
 
 
 def _state(message: MessageInfo) -> Iterator[Event]:
-    if message.position is not None:
+    if message.state == FAILED:
+        if message.started is not None:
+            yield Event("Started", message.started, f"try {number(message.tries or 1)}, by {message.worker}")
+        text = f": {message.text}" if message.text else ""
+        yield Event("Failed", message.since, f"{message.reason}{text}")
+    elif message.position is not None:
         yield Event("Waits", None, f"{plural(message.position, 'message')} before it")
     elif message.reason:
         yield Event(message.state.capitalize(), message.since, message.reason)

@@ -8,7 +8,8 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.dead import REQUEUE
+from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
+from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
@@ -144,3 +145,17 @@ class PublishingMachine(RuleBasedStateMachine):
         text = message.text
         assert take_out(self.rig.store, name, REQUEUE, lambda each: each.payload.decode() == text) == 1
         queue.put(message)
+
+    @precondition(lambda self: any(queue.failed for queue in self.model.queues.values()))
+    @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
+    def take_out_failed(self, which: int, how: str) -> None:
+        name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.failed)
+        index = which % len(queue.failed)
+        message, tasks = queue.failed.pop(index), FailedTasks(self.rig.store)
+        seen = self.rig.failed(name)[index]
+        changed = replace(seen, head=b"another")
+        assert list(tasks.take_out(name, how, [changed, seen])) == [seen]
+        message.deliveries = message.lost = 0
+        message.unknown = None
+        if how == REQUEUE:
+            queue.put(message)

@@ -79,6 +79,7 @@ class Queue:
     ready: dict[int, list[Message]] = field(init=False)
     scheduled: list[Message] = field(default_factory=list)
     dead: list[Message] = field(default_factory=list)
+    failed: list[Message] = field(default_factory=list)
     control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
@@ -42,6 +46,11 @@ SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
 LEASE_MS = 60_000
 WATCH_SECONDS = 30
+
+
+def a_failure(id: str, error: str = "KeyError", task: str = "tasks.fail") -> Failure:
+    """What a worker notes of a failure of the task with this id."""
+    return Failure(id, task, error, "'x'", "Traceback ...", "celery@test", 1, 1.5)
 
 
 class NoHeartbeat(Lease):
@@ -146,6 +155,13 @@ class Rig:
         """Whether the message was still held."""
         self.acked_in_vain.clear()
         consumer.ack(queue, tag)
+        consumer.confirm_acks()
+        return (queue, tag) not in self.acked_in_vain
+
+    def fail(self, consumer: Consumer, queue: str, tag: str, failure: Failure, copy: str = "") -> bool:
+        """The same, for a message whose task has failed for good."""
+        self.acked_in_vain.clear()
+        consumer.keep_failed(queue, tag, failure, copy.encode())
         consumer.confirm_acks()
         return (queue, tag) not in self.acked_in_vain
 
@@ -259,6 +275,20 @@ class Rig:
     def dead(self, queue: str) -> list[str]:
         """Dead letters, the oldest first."""
         return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
+
+    def failed(self, queue: str) -> list[FailedTask]:
+        """Failed tasks, the oldest first, after looking that all keys agree."""
+        found = list(FailedTasks(self.store).iter(queue, Part(None, None)))
+        tasks, *others, groups = self.store.keys(queue).all_failed
+        messages, duplicates, heads = others
+        names = {task.name for task in found}
+        assert set(self.client.zrange(tasks, 0, -1)) == names
+        assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names
+        assert set(self.client.zrange(duplicates, 0, -1)) == {name for name in names if b"\x1f" in name}
+        counted = {group: int(line.split()[0]) for group, line in self.client.hgetall(groups).items()}
+        assert counted.pop(b"", 0) == sum(len(task.head) + len(task.stored) for task in found)
+        assert counted == Counter(task.failure.group.encode() for task in found)
+        return found
 
     def tokens(self, queue: str) -> int:
         return int(self.client.zcard(self.store.keys(queue).wake))

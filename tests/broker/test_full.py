@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
+from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
@@ -17,7 +18,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
-from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, texts
+from tests.broker.rig import Rig, a_failure, dead_letter, payload, take_out, taken, texts
 from tests.environments import CLUSTER, CLUSTERS
 from tools.harness.full import BALLAST
 
@@ -166,6 +167,28 @@ def test_one_that_is_consumed_without_acks_becomes_a_dead_letter(rig: Rig) -> No
     [delivery] = taken(me, "q", no_ack=["q"])
     dead_letter(me, delivery, "it is none")
     assert len(rig.dead("q")) == 1
+
+
+@pytest.mark.parametrize("copy", ["", f"0:{payload('1')}"], ids=["late", "early"])
+def test_a_failed_task_is_acked_and_not_kept(rig: Rig, copy: str, caplog: pytest.LogCaptureFixture) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.database.fill()
+    assert rig.fail(me, "q", delivery.tag, a_failure("1"), copy)
+    assert (rig.failed("q"), len(rig.unacked("q"))) == ([], bool(copy))
+    [record] = caplog.records
+    assert "tasks.fail[1]" in record.getMessage()
+
+
+@pytest.mark.parametrize(("how", "ready"), [(REQUEUE, 1), (REMOVE, 0)])
+def test_failed_tasks_are_taken_out(rig: Rig, how: str, ready: int) -> None:
+    rig.put("q", payload("1"))
+    me = rig.consumer()
+    rig.fail(me, "q", taken(me, "q")[0].tag, a_failure("1"))
+    rig.database.fill()
+    assert len(list(FailedTasks(rig.store).take_out("q", how, rig.failed("q")))) == 1
+    assert (len(rig.failed("q")), len(rig.ready("q"))) == (0, ready)
 
 
 @pytest.mark.parametrize(("how", "ready"), [(REQUEUE, 1), (REMOVE, 0)])

@@ -27,7 +27,7 @@ from tests.broker.machine import (
     choices,
 )
 from tests.broker.model import Broker, Control, Message
-from tests.broker.rig import dead_letter, park, payload, takes_of, texts, timeless, with_count
+from tests.broker.rig import a_failure, dead_letter, park, payload, takes_of, texts, timeless, with_count
 from tests.broker.test_mover import look, mover_of
 from tests.environments import examples
 
@@ -174,6 +174,16 @@ class BrokerMachine(PublishingMachine):
         consumer, delivery, _ = self.one_delivery(who, which)
         assert self.rig.ack(consumer, delivery.queue, delivery.tag)
         assert not self.rig.ack(consumer, delivery.queue, delivery.tag)
+
+    @precondition(holds_any)
+    @rule(who=consumers, which=choices, same_id=st.booleans())
+    def task_fails(self, who: int, which: int, same_id: bool) -> None:
+        consumer, delivery, message = self.one_delivery(who, which)
+        failure = a_failure("same" if same_id else message.id)
+        self.database.tick()
+        assert self.rig.fail(consumer, delivery.queue, delivery.tag, failure)
+        assert not self.rig.fail(consumer, delivery.queue, delivery.tag, failure)
+        self.model.queues[delivery.queue].failed.append(message)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -324,6 +334,9 @@ class BrokerMachine(PublishingMachine):
             ]
             buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
             assert buried == sorted(payload(message.id) for message in queue.dead)
+            assert [timeless(task.stored.decode()) for task in self.rig.failed(name)] == [
+                f"{message.step}:{message.text}" for message in queue.failed
+            ]
             for held in self.consumers:
                 unacked = self.rig.unacked(name, held.consumer.name)
                 assert {tag: timeless(text) for tag, text in unacked.items()} == {

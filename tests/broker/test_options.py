@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import KeepFailed, Options
 
 
 def test_defaults() -> None:
@@ -14,6 +14,12 @@ def test_defaults() -> None:
     assert (options.visibility_timeout, options.delivery_limit, options.max_batch) == (60, 9, 64)
     assert options.retry_wait == 1
     assert options.lease_policy.lease_ms == 60_000
+
+
+def test_what_is_kept_of_failed_tasks() -> None:
+    assert Options().kept_failed == KeepFailed(10_000, 180 * 24 * 3600 * 1000, 64 * 1024 * 1024)
+    assert Options(keep_failed={"age": 0.5}).kept_failed == KeepFailed(10_000, 500, 64 * 1024 * 1024)
+    assert Options(keep_failed=None).kept_failed is Options(keep_failed=0).kept_failed is None
 
 
 def test_kombus_own_options_are_not_ours() -> None:
@@ -34,6 +40,7 @@ def test_kombus_own_options_are_not_ours() -> None:
         ("unknown_task_wait", 0.5),
         ("unknown_task_wait", None),
         ("dead_letter_limit", 1),
+        *(("keep_failed", value) for value in (None, 0, {}, {"count": 1}, {"age": 0.5, "bytes": 1})),
         ("max_batch", 1),
         ("max_batch", 500),
     ],
@@ -55,6 +62,7 @@ def test_accepted(name: str, value: object) -> None:
         *(("retry_wait", value) for value in (-1, math.nan, math.inf, 10**9 + 1, True, "1", None)),
         *(("dead_letter", value) for value in (1, 0, "yes", None)),
         *(("dead_letter_limit", value) for value in (0, -1, 10.0, True, "10", None)),
+        *(("keep_failed", value) for value in (1, True, "all", {"count": 0}, {"size": 1}, {"age": 0})),
         *(("max_batch", value) for value in (0, -1, 501, 64.0, True, "64", None, [64])),
     ],
 )

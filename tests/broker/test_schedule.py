@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker import by_time
 from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.rig import Rig, payload, taken
@@ -20,7 +21,8 @@ def schedule(rig: Rig) -> Schedule:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few messages are many pages."""
-    monkeypatch.setattr(module, "FIRST_PAGE", 2)
+    monkeypatch.setattr(by_time, "FIRST_PAGE", 2)
+    monkeypatch.setattr(by_time, "MESSAGES_PER_CALL", 3)
     monkeypatch.setattr(module, "MESSAGES_PER_CALL", 3)
     monkeypatch.setattr(module, "MOVES_PER_CALL", 3)
 

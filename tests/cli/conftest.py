@@ -9,6 +9,7 @@ from celery import _state
 
 from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
+from tests.failed import keep_failed
 from tools.harness.redis_server import RedisServer
 
 
@@ -40,9 +41,11 @@ def taken(site: Site) -> Iterator[str]:
 @pytest.fixture
 def in_each_state(site: Site, taken: str) -> dict[str, str]:
     """State -> the id of a message in that state."""
+    keep_failed(site.store, QUEUE, "the failed one", payload("the failed one"), "test.task")
     kept = {state: f"the {state} one" for state in KEPT}
     for state, id in kept.items():
         site.bury(payload(id), "rejected", state=state)
+    kept = {"failed": "the failed one", **kept}
     return {"scheduled": site.send(countdown=3600), "ready": site.send(), "unacked": taken, **kept}
 
 

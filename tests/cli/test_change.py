@@ -41,7 +41,11 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
     held, dead = in_each_state["unacked"], in_each_state["dead"]
     worker = f"{socket.gethostname()}:{os.getpid()}"
     told = result.stderr.splitlines()
-    assert told[:2] == [f"{held} is unacked, at {worker}", f"{dead} is a dead letter in the queue 'celery'"]
+    assert told[:3] == [
+        f"{held} is unacked, at {worker}",
+        f"{in_each_state['failed']} is a failed task in the queue 'celery'",
+        f"{dead} is a dead letter in the queue 'celery'",
+    ]
     assert len(told) == len(STATES) - 2
     rows = site.rows("cancel", held, dead, "nothing", status=1)
     assert [row.get("state") for row in rows] == ["unacked", "dead", None]

@@ -42,7 +42,7 @@ def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
         (("keys",), "Name one queue with -Q."),
         (("keys", *Q, "-Q", "b"), "Name one queue with -Q."),
         (("limit", *Q, "--per-key", "--key", "t", "--rate", "1"), "not both"),
-        (("limit", *Q, "--per-key"), "Give a limit"),
+        (("limit", *Q, "--per-key"), "`keys` those of one key"),
         (("limit", *Q, "--key", "t", "--burst", "3"), "urst needs a rate"),
         (("limit", *Q, "--key", "t\n", "--rate", "3"), " key must have no control characters"),
         (("pause", *Q, "--key", "t" * 65), " key must have 64 bytes at most"),
@@ -98,7 +98,7 @@ def test_a_pause_of_one_key(site: Site) -> None:
 
 def test_a_queue_that_is_not_fair_is_told_of(site: Site) -> None:
     site.send(headers={"x-key": "t"})
-    hint = "It takes effect when celery is fair: `celery delayed fair -Q celery`.\n"
+    hint = "It takes effect once celery is fair: `celery delayed fair -Q celery`.\n"
     assert site.run("pause", *Q, "--key", "t", "--force").stderr == hint
     assert site.run("limit", *Q, "--per-key", "--rate", "1").stderr == hint
     assert site.run("limit", *Q, "--per-key", "--clear").stderr == ""
@@ -161,6 +161,16 @@ def test_messages_of_a_paused_key(site: Site) -> None:
         {"key": "b", "messages": 2},
         {"key": "a", "messages": 1},
     ]
+
+
+def test_the_only_key_is_paused(site: Site) -> None:
+    site.text("fair", *Q)
+    site.text("pause", *Q, "--key", "a")
+    site.send(headers={"x-key": "a"})
+    with site.app.connection_for_read() as connection:
+        _inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: site.redis.hlen(site.store.keys(QUEUE).limited) == 1)
+    assert "celery is fair: 1 key waits, and is paused or at a limit\n" in site.text("stats")
 
 
 def test_no_key_is_written_in_one_way(site: Site) -> None:

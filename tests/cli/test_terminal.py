@@ -194,7 +194,7 @@ class TestWithoutRich:
         assert "\x1b" not in terminal.written
 
     def test_what_takes_long_shows_nothing_meanwhile(self, full: Site, server: RedisServer) -> None:
-        command = _delayed("requeue", "--all", "--yes", without=OPTIONAL)
+        command = _delayed("requeue", "--all", "--yes", "--state", "dead", without=OPTIONAL)
         with PseudoTerminal(command, _environment(server)) as terminal:
             assert terminal.end() == 0
         assert terminal.lines == ["Requeued 7 dead letters."]

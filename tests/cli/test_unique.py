@@ -197,7 +197,7 @@ def test_a_dead_letter_whose_key_is_held_stays(site: Site, holder: str) -> None:
             }
         ]
         for options in (["--yes"], ["--dry-run"]):
-            result = site.run("requeue", "--all", *options)
+            result = site.run("requeue", "--all", "--state", "dead", *options)
             assert result.exit_code == 1
             assert "equeue" in result.stdout
             assert " 0 dead letters" in result.stdout

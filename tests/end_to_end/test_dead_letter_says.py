@@ -10,7 +10,7 @@ from kombu_redisdelay import Messages, Selection
 from tests.end_to_end.installation import Installation
 from tools.harness.process import wait_until
 
-OPTIONS = {"broker_transport_options": {"dead_letter": True, "unknown_task_wait": None}}
+OPTIONS = {"broker_transport_options": {"dead_letter": True, "unknown_task_wait": None, "keep_failed": None}}
 
 #: What the worker says of these tasks.
 EXPECTED = "Traceback|the bank is closed|ValueError|unregistered|Unrecoverable|Received|KeyError"

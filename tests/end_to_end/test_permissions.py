@@ -67,7 +67,8 @@ def _worker(site: Installation, url: str, **options: Any) -> Any:
 
 
 def test_tasks_of_all_kinds(site: Installation, app: Celery, url: str, server: RedisServer) -> None:
-    _worker(site, url, queues=("celery", "other"), expected=r"Traceback|reached the delivery limit")
+    expected = r"Traceback|reached the delivery limit|raised|ValueError"
+    _worker(site, url, queues=("celery", "other"), expected=expected)
     app.send_task("work", ["now"])
     app.send_task("work", ["later"], countdown=1)
     app.send_task("work", ["first"], priority=0)
@@ -76,9 +77,13 @@ def test_tasks_of_all_kinds(site: Installation, app: Celery, url: str, server: R
     app.send_task("work_late", ["late ack, later"], countdown=1, queue="other")
     app.send_task("retry_once", ["retried"])
     app.send_task("reject", ["rejected"])
+    app.send_task("raise_late", ["failed"])
     site.wait_ended(["now", "later", "first", "last", "late ack", "late ack, later"])
     wait_until(lambda: site.ledger.started().count("retried") == 2, 20, "the retry")
     wait_until(lambda: "reject" in run(app, "list", "--state", "dead"), 20, "the dead letter")
+    wait_until(lambda: "ValueError" in run(app, "list", "--state", "failed"), 20, "the failed task")
+    run(app, "requeue", "--state", "failed", "--error", "ValueError", "--yes")
+    wait_until(lambda: "ValueError" in run(app, "list", "--state", "failed"), 20, "that it has failed again")
     assert refused(server) == []
 
 
@@ -154,8 +159,10 @@ def test_the_command_line(site: Installation, app: Celery, server: RedisServer) 
         ("deliver-now", ids[2]),
         ("cancel", "--yes", "--state", "scheduled", "--task", "work", "--before", "90m"),
         ("cancel", "--all", "--yes"),
-        ("requeue", "--all", "--yes"),
-        ("remove", "--all", "--yes"),
+        ("requeue", "--state", "failed", "--all", "--yes"),
+        ("requeue", "--state", "dead", "--all", "--yes"),
+        ("remove", "--state", "failed", "--all", "--yes"),
+        ("remove", "--state", "dead", "--all", "--yes"),
     ):
         run(app, *words)
     assert refused(server) == []

@@ -86,8 +86,10 @@ def test_a_worker_and_the_command_line(tmp_path: Path, kind: Any) -> None:
             ("reschedule", ids[1], "--countdown", "7200"),
             ("deliver-now", ids[2]),
             ("cancel", "--all", "--yes"),
-            ("requeue", "--all", "--yes"),
-            ("remove", "--all", "--yes"),
+            ("requeue", "--state", "failed", "--all", "--yes"),
+            ("requeue", "--state", "dead", "--all", "--yes"),
+            ("remove", "--state", "failed", "--all", "--yes"),
+            ("remove", "--state", "dead", "--all", "--yes"),
         ):
             run(app, *words)
         os.kill(worker.pid, signal.SIGTERM)

@@ -11,7 +11,9 @@ from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Selection, batch
 from kombu_redisdelay.broker.keys import KEPT
+from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.states import STATES
+from tests.failed import keep_failed
 from tests.transport.kit import Inbox, Site, drain
 
 #: A message that is none, and its id.
@@ -48,7 +50,14 @@ def give_up(site: Site, app: Celery, *ids: str, queue: str = "celery", **options
 def put(site: Site, app: Celery, state: str, *ids: str, **options: Any) -> None:
     """Put messages into a state. No message of their queue is ready."""
     queue = options.get("queue", "celery")
-    if state in KEPT:
+    if state == "failed":
+        send(app, *ids, **options)
+        with Access(app) as access:
+            for id in ids:
+                keep_failed(
+                    access.store, queue, id, site.redis.rpop(queue), options.get("task", "shop.close")
+                )
+    elif state in KEPT:
         give_up(site, app, *ids, **options)
         letters = [site.redis.lpop(site.keys(queue).dead) for _ in ids]
         site.redis.lpush(site.keys(queue).kept(state), *reversed(letters))
@@ -65,7 +74,7 @@ def put(site: Site, app: Celery, state: str, *ids: str, **options: Any) -> None:
 def in_each_state(site: Site, app: Celery) -> None:
     """A message in each state, whose id is the name of the state."""
     # What is ready would be taken with those that come to be unacked or dead.
-    for state in (*KEPT, "unacked", "scheduled", "ready"):
+    for state in ("failed", *KEPT, "unacked", "scheduled", "ready"):
         put(site, app, state, state)
 
 

@@ -17,6 +17,7 @@ from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import KEPT, known_queues
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.states import STATES
+from tests.failed import keep_failed
 from tests.transport.kit import Site, publish
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -122,6 +123,9 @@ def test_an_iteration_ends_when_it_is_closed(site: Site, state: str) -> None:
         channel.basic_get("q").reject()
     for each in set(KEPT) - {"dead"}:
         site.redis.lpush(site.keys("q").kept(each), *site.dead("q"))
+    with Messages(site.url) as messages:
+        for id in "abc":
+            keep_failed(messages.store, "q", id, b"{}")
     publish(channel, *"abc")
     taken = [channel.basic_get("q") for _ in "abc"]
     assert all(taken)

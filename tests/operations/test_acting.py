@@ -33,7 +33,14 @@ ASKED: dict[str, dict[str, Any]] = {"reschedule": {"countdown": 3600}}
 
 
 def do(messages: Messages, verb: Verb, *args: Any, **options: Any) -> Any:
+    args = tuple(in_its_states(verb, each) for each in args)
     return getattr(messages, verb.name)(*args, **ASKED.get(verb.name, {}), **options)
+
+
+def in_its_states(verb: Verb, selection: Selection) -> Selection:
+    """The same selection. If the verb needs states, it has all that the verb knows."""
+    is_open = selection.is_said and selection.ids is None and selection.state is None
+    return replace(selection, state=verb.states) if verb.needs_state and is_open else selection
 
 
 @each_state_of_it
@@ -144,6 +151,15 @@ class TestEachVerb:
         for state in set(STATES) - set(verb.states):
             with pytest.raises(ValueError, match=f"state must be .*{verb.states[0]}.*, not '{state}'"):
                 do(messages, verb, Selection(state=state))
+
+    def test_which_state_it_needs(self, messages: Messages, verb: Verb) -> None:
+        act = getattr(messages, verb.name)
+        for selection in (Selection(every=True), Selection(queue="q"), Selection(task="*")):
+            if verb.needs_state:
+                with pytest.raises(ValueError, match="say failed or dead"):
+                    act(selection)
+            else:
+                assert act(selection, **ASKED.get(verb.name, {})).count == 0
 
     def test_other_states_are_left_alone(
         self, site: Site, app: Celery, messages: Messages, verb: Verb

@@ -70,7 +70,7 @@ class TestRequeue:
             return is_wanted(name, pattern)
 
         monkeypatch.setattr(module, "is_task", while_old_ones_go)
-        assert messages.requeue(Selection(task="work")).count == 1
+        assert messages.requeue(dead(task="work")).count == 1
         assert site.ready("celery") == 1
 
     def test_one_that_dies_again_meanwhile_is_requeued_once(
@@ -84,7 +84,7 @@ class TestRequeue:
             while (message := channel.basic_get("celery")) is not None:
                 message.reject()
 
-        assert messages.requeue(Selection(task="*"), progress=die_again).count == len(names)
+        assert messages.requeue(dead(task="*"), progress=die_again).count == len(names)
         die_again(0)
         assert sorted(ids(messages.select(dead()))) == sorted(names)
 
@@ -95,9 +95,9 @@ class TestRemove:
         give_up(site, app, "c")
         garbage = put_garbage(site, b"garbage")
         assert messages.remove(ids=[garbage, "a"]).count == 2
-        assert messages.remove(Selection(task="digest")).count == 1
-        assert messages.remove(Selection(every=True)).count == 1
-        assert messages.remove(Selection(every=True)).count == 0
+        assert messages.remove(dead(task="digest")).count == 1
+        assert messages.remove(dead()).count == 1
+        assert messages.remove(dead()).count == 0
         assert site.dead("celery") == []
         assert site.ready("celery") == 0
 
@@ -121,7 +121,7 @@ class TestForeignEntry:
 
     def test_is_moved_and_removed_as_it_is(self, site: Site, messages: Messages, entry: bytes) -> None:
         self._write(site, entry)
-        assert messages.requeue(Selection(every=True)).count == 1
+        assert messages.requeue(dead()).count == 1
         assert site.redis.lrange("celery", 0, -1) == [entry]
         self._write(site, entry)
         assert messages.remove(Selection(state="dead")).count == 1

@@ -94,7 +94,7 @@ class TestRequeueing:
     @pytest.mark.parametrize(
         ("selection", "by_id"),
         [
-            (Selection(every=True), {}),
+            (dead(), {}),
             (dead(task="shop.*"), {}),
             (Selection(ids=["held", "free"]), {"held": 0, "free": 1}),
         ],

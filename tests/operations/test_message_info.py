@@ -11,6 +11,7 @@ from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from kombu_redisdelay.operations.states import STATES
+from tests.failed import SECRET
 from tests.operations.kit import (
     GARBAGE,
     GARBAGE_ID,
@@ -48,7 +49,7 @@ class TestAMessage:
             assert message.id.encode() in message.payload
             assert message.moment is not None
             assert message.moment.tzinfo is timezone.utc
-        waits, is_ready, unacked, letter, *_ = found
+        waits, is_ready, unacked, failed, letter, *_ = found
         assert waits.due is not None
         assert in_seconds(590) <= waits.due <= in_seconds(600)
         assert is_ready.position == 0
@@ -57,10 +58,15 @@ class TestAMessage:
             assert message.since is not None
             assert before <= message.since <= in_seconds(0)
         assert (letter.reason, letter.failures) == ("rejected", 1)
-        of_state = ("due", "since", "position", "host", "pid")
-        each = (waits, is_ready, unacked, letter)
+        assert (failed.reason, failed.error, failed.tries, failed.failures) == ("KeyError", "KeyError", 2, 0)
+        assert (failed.text, failed.worker) == (SECRET, "celery@w")
+        assert SECRET in failed.traceback
+        assert failed.started == datetime(1970, 1, 1, 0, 0, 1, 500_000, timezone.utc)
+        of_state = ("due", "since", "position", "host", "pid", "tries", "started")
+        each = (waits, is_ready, unacked, failed, letter)
         has = [{name for name in of_state if getattr(message, name) is not None} for message in each]
-        assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, {"since"}]
+        of_failed = {"since", "tries", "started"}
+        assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, of_failed, {"since"}]
 
     def test_what_it_was_published_with(self, app: Celery, messages: Messages) -> None:
         send(app, "order-42", countdown=60, priority=5, headers={"customer": "Ada"})

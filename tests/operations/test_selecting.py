@@ -155,7 +155,7 @@ class TestSelecting:
 
     @pytest.mark.parametrize("wrong", ["", "Ready", "held"])
     def test_a_state_that_is_none_is_a_value_error(self, wrong: Any) -> None:
-        with pytest.raises(ValueError, match="one of scheduled, ready, unacked, dead"):
+        with pytest.raises(ValueError, match="one of scheduled, ready, unacked, failed, dead"):
             Selection(state=[wrong])
 
     def test_queues_in_which_nothing_is_ready_unacked_or_dead_are_not_gone_through(
@@ -356,7 +356,17 @@ def test_by_worker_and_reason(site: Site, app: Celery, messages: Messages) -> No
     [unacked] = messages.select(Selection(state="unacked"))
     [dead] = messages.select(Selection(state="dead", reason="rej*"))
     worker = unacked.worker or ""
-    assert ids(messages.select(Selection(worker=worker or "?*"))) == ([unacked.id] if worker else [])
+    some = Selection(worker=worker or "?*", state=["unacked", "dead"])
+    assert ids(messages.select(some)) == ([unacked.id] if worker else [])
+    assert ids(messages.select(Selection(worker="celery@w"))) == ["failed"]
     assert dead.id in ids(messages.select(Selection(reason=dead.reason)))
     assert ids(messages.select(Selection(reason=dead.reason, state=["dead", "ready"]))) == [dead.id]
     assert ids(messages.select(Selection(reason=f"{dead.reason[:3]}*", worker="nobody"))) == []
+
+
+def test_by_error(site: Site, app: Celery, messages: Messages) -> None:
+    in_each_state(site, app)
+    for error in ("KeyError", "Key*"):
+        assert ids(messages.select(Selection(error=error))) == ["failed"]
+    assert ids(messages.select(Selection(error="ValueError"))) == []
+    assert messages.tally(Selection(state="failed"), by=("task", "error")) == {("shop.close", "KeyError"): 1}

@@ -130,7 +130,8 @@ class TestPluggedIn:
 
 
 def test_no_other_file_names_a_state_or_a_verb() -> None:
-    names = {*STATES, *VERBS} - {"remove"}
+    # What was done can fail, too.
+    names = {*STATES, *VERBS} - {"remove", "failed"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
         wing = path.relative_to(PACKAGE).parts[0]

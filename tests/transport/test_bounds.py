@@ -171,23 +171,30 @@ class TestWhatIsNeverRefused:
         app.conf.task_queues = [Queue("q", max_length=1, queue_arguments=REJECT), Queue("work")]
         app.conf.task_default_queue = "work"
 
-        @app.task(name="again", bind=True)
+        @app.task(shared=False, name="again", bind=True)
         def again(self: Any) -> int:
             if not self.request.retries:
                 raise self.retry(countdown=0, queue="q")
             return 1
 
-        @app.task(name="note")
+        @app.task(shared=False, name="note")
         def note(number: int) -> None:
             pass
 
-        @app.task(name="parent")
+        @app.task(shared=False, name="parent")
         def parent() -> None:
             for number in range(3):
                 note.apply_async([number], queue="q")
 
         app.send_task("note", [0], queue="q")
-        with start_worker(app, pool="solo", perform_ping_check=False, loglevel="WARNING", queues=["work"]):
+        with start_worker(
+            app,
+            pool="solo",
+            queues=["work"],
+            loglevel="WARNING",
+            perform_ping_check=False,
+            shutdown_timeout=30,
+        ):
             parent.delay().get(timeout=30)
             again.delay()
             chain(app.signature("parent"), note.si(7).set(queue="q")).apply_async()

@@ -10,7 +10,7 @@ from celery.worker.consumer.events import Events
 from celery.worker.consumer.tasks import Tasks
 from celery.worker.heartbeat import Heart
 from celery.worker.pidbox import gPidbox
-from celery.worker.request import Request
+from celery.worker.request import Request, create_request_cls
 
 
 def test_strategies_are_made_when_the_worker_has_connected() -> None:
@@ -60,3 +60,21 @@ def test_what_the_worker_counts() -> None:
     assert isinstance(state.requests, dict)
     assert "remove_request(request.id, None)" in inspect.getsource(state.task_ready)
     assert isinstance(Request.message, property)
+
+
+def test_how_a_task_ends() -> None:
+    """In every pool, in the main process, by one of these. The class that is made for each task has an
+    ``on_success`` of its own, and inherits the others."""
+    made = inspect.getsource(create_request_cls)
+    for method in ("timeout_callback=self.on_timeout", "error_callback=self.on_failure"):
+        assert method in made
+    assert "return self.on_failure(retval, return_ok=True)" in made
+    assert "def on_failure" not in made
+    assert "def on_timeout" not in made
+    assert list(inspect.signature(Request.on_timeout).parameters) == ["self", "soft", "timeout"]
+
+
+def test_a_lost_process_is_a_failure_if_celery_says_so() -> None:
+    source = inspect.getsource(inspect.unwrap(Request.on_failure))
+    assert "if not requeue and (is_worker_lost or not return_ok):" in source
+    assert "signals.task_failure.send(" in source.partition("if not requeue and (is_worker_lost")[2]

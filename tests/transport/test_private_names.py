@@ -78,6 +78,7 @@ PRIVATE: dict[str, type] = {
     "_on_collect": virtual.QoS,
     "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
+    "_raw": virtual.Message,
     "_register": kombu_redis.MultiChannelPoller,
     "_register_LISTEN": kombu_redis.MultiChannelPoller,
     "_sock": Connection,

@@ -127,17 +127,19 @@ class TestLimit:
         )
         done = []
 
-        @app.task(name="grow")
+        @app.task(shared=False, name="grow")
         def grow(size: int) -> str:
             return "x" * size
 
-        @app.task(name="shrink", bind=True)
+        @app.task(shared=False, name="shrink", bind=True)
         def shrink(self: Any, text: str) -> None:
             done.append((len(text), self.request.retries))
             if not self.request.retries:
                 raise self.retry(countdown=0)
 
-        with start_worker(app, pool="solo", perform_ping_check=False):
+        with start_worker(
+            app, pool="solo", loglevel="WARNING", perform_ping_check=False, shutdown_timeout=30
+        ):
             chain(grow.s(len(LARGE)), shrink.s()).apply_async().get(timeout=30, disable_sync_subtasks=False)
         assert done == [(len(LARGE), 0), (len(LARGE), 1)]
 

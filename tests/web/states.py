@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kombu.connection import Connection
 
 from kombu_redisdelay.broker.keys import KEPT
@@ -9,8 +11,9 @@ from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
+from tests.failed import keep_failed
 
-SCHEDULED, READY, HELD, DEAD = "scheduled", "ready", "unacked", "dead"
+SCHEDULED, READY, HELD, FAILED, DEAD = "scheduled", "ready", "unacked", "failed", "dead"
 
 LONG = "reports.with.a.very.long.name.that.somebody.has.chosen.in.a.hurry"
 
@@ -28,6 +31,7 @@ PAGES = (
     "/messages?before=soon",
     "/message?id=s1",
     "/message?id=blocked",
+    "/message?id=f1",
     "/message?id=nothing",
     "/queue?name=celery",
     f"/queue?name={LONG}",
@@ -47,6 +51,7 @@ def messages_in_each_state(site: Site) -> None:
     held(site, "h1")
     for id in ("holder", "blocked"):
         site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
+    failed(site, "f1", "f2")
     for state in KEPT:
         dead(site, f"{state}1", state=state)
 
@@ -77,6 +82,11 @@ def dead(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE, st
     """As dead letters, or what else is kept as they are, with what they were published with."""
     for id in ids:
         site.bury(payload(site, id, task), "ValueError: it failed", queue, state)
+
+
+def failed(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE, **noted: Any) -> None:
+    for id in ids:
+        keep_failed(site.store, queue, id, payload(site, id, task), task, **noted)
 
 
 def held(site: Site, *ids: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kombu_redisdelay import Selection
 from kombu_redisdelay.web.audit import audit_file
 from tests.cli.site import QUEUE, Site
-from tests.web.states import DEAD, READY, SCHEDULED, dead, ready, scheduled
+from tests.web.states import DEAD, FAILED, READY, SCHEDULED, dead, failed, ready, scheduled
 from tests.web.viewer import Viewer
 
 
@@ -22,7 +22,7 @@ def ids_of(viewer: Viewer, state: str) -> list[str]:
     return sorted(message.id for message in viewer.app.state.site.messages.select(Selection(state=state)))
 
 
-PUT = {SCHEDULED: scheduled, READY: ready, DEAD: dead}
+PUT = {SCHEDULED: scheduled, READY: ready, FAILED: failed, DEAD: dead}
 
 
 def _question(button: str, what: str) -> str:
@@ -36,8 +36,8 @@ def _question(button: str, what: str) -> str:
         (SCHEDULED, "Cancel", "Cancelled", None),
         (SCHEDULED, "Deliver now", "Delivered", READY),
         (READY, "Cancel", "Cancelled", None),
-        (DEAD, "Requeue", "Requeued", READY),
-        (DEAD, "Remove", "Removed", None),
+        *((state, "Requeue", "Requeued", READY) for state in (FAILED, DEAD)),
+        *((state, "Remove", "Removed", None) for state in (FAILED, DEAD)),
     ],
 )
 def test_what_is_selected(
@@ -65,8 +65,7 @@ def test_what_is_selected(
         (SCHEDULED, "Deliver now"),
         (SCHEDULED, "Reschedule"),
         (READY, "Cancel"),
-        (DEAD, "Requeue"),
-        (DEAD, "Remove"),
+        *((state, button) for state in (FAILED, DEAD) for button in ("Requeue", "Remove")),
     ],
 )
 def test_the_same_id_in_another_queue_is_left_alone(

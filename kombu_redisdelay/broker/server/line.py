@@ -50,6 +50,12 @@ KEPT_FOR = 60.0
 KEPT_LIMIT = 10_000
 
 
+class AckReply(Protocol):
+    """A callback for the reply to an ack. It must not use the line."""
+
+    def __call__(self, reply: Any, /) -> object: ...
+
+
 class Ack(NamedTuple):
     """An ack that is not confirmed yet.
 
@@ -58,6 +64,8 @@ class Ack(NamedTuple):
         again: whether it was sent before, and the server may have done it then.
         script: the text of the script that *command* runs, for a server that lacks it; empty if it runs none
             by its digest.
+        is_once: whether it is not sent again once it is confirmed: to do it twice would do harm.
+        told: called with the reply.
     """
 
     queue: str
@@ -65,6 +73,8 @@ class Ack(NamedTuple):
     command: Command
     again: bool = False
     script: str = ""
+    is_once: bool = False
+    told: AckReply | None = None
 
     @property
     def in_full(self) -> Command:
@@ -408,7 +418,10 @@ class Line:
                 errors.append(reply)
                 self._unconfirmed.append(ack._replace(again=True))
                 continue
-            self._confirmed.append((now, ack))
+            if not ack.is_once:
+                self._confirmed.append((now, ack))
+            if ack.told is not None:
+                ack.told(reply)
             if not reply and not ack.again:
                 self._vain.append(ack)
         self._used_at = monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from kombu_redisdelay.broker.server.line import Ack
+from kombu_redisdelay.broker.server.line import Ack, AckReply
 from kombu_redisdelay.broker.server.replies import Caller, checked, explained, explained_all
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
@@ -71,11 +71,21 @@ class Script:
         return [*named.values(), *rest]
 
     def as_ack(
-        self, server: Server, queue: str, tag: str, keys: Sequence[str], args: Sequence[Argument]
+        self,
+        server: Server,
+        queue: str,
+        tag: str,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        *,
+        is_once: bool = False,
+        told: AckReply | None = None,
     ) -> Ack:
-        """The ack that runs the script, which returns 0 if the message was not held."""
+        """The ack that runs the script, which returns 0 if the message was not held. For the others, see
+        :class:`~kombu_redisdelay.broker.server.line.Ack`."""
         _, _, text = server.prepared(("SCRIPT", "LOAD", self.text))
-        return Ack(queue, tag, server.prepared(self.command(keys, args)), script=str(text))
+        command = server.prepared(self.command(keys, args))
+        return Ack(queue, tag, command, script=str(text), is_once=is_once, told=told)
 
     def __call__(self, server: Caller, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """Run it. Raises what redis-py raises. If a key has a wrong type, the error names the key."""
@@ -158,6 +168,8 @@ FIND_UNKNOWN = Script("find_unknown")
 RECOVER = Script("recover")
 PARK = Script("park")
 DEAD_LETTER = Script("dead_letter")
+FAIL = Script("fail")
+TRIM_FAILED = Script("trim_failed")
 MEND_SCHEDULE = Script("mend_schedule")
 RENEW = Script("renew")
 CONSUMERS = Script("consumers")
@@ -183,5 +195,6 @@ PAGE_LIST = Script("page_list")
 REMOVE_READY = Script("remove_ready")
 READ_UNACKED = Script("read_unacked")
 REMOVE_DEAD = Script("remove_dead")
+REMOVE_FAILED = Script("remove_failed")
 ADOPT = Script("adopt")
 BRING_BACK = Script("bring_back")

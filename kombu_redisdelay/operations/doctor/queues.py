@@ -21,6 +21,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warni
 from kombu_redisdelay.operations.doctor.keys import check_keys
 from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_early_acks, check_limits
+from kombu_redisdelay.operations.expired import expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
 from kombu_redisdelay.operations.states import DEAD
@@ -38,6 +39,9 @@ UNATTENDED_PATIENCE = 2.0
 
 #: From this share of ``dead_letter_limit`` on, dead letters will soon be dropped.
 DEAD_SHARE = 0.8
+
+#: From this share of the ready messages on, and with so many of these, expired ones are worth a remark.
+EXPIRED_SHARE, LEAST_EXPIRED = 0.1, 10
 
 #: Tasks of a queue that are named.
 MOST_TASKS = 10
@@ -114,6 +118,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
             yield from check_unacked(store, name)
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
+    yield from _expired(store, stats, names)
     yield from check_limits(store, queue, stats.limits, app)
     yield from check_bound(store, stats, app)
     yield from check_fairness(store, stats, app)
@@ -222,6 +227,22 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
         found += f"; the queue keeps {limit}, then the oldest go"
     advice = "See `celery delayed list --state dead`, then requeue or remove them."
     yield warning(f"queue {stats.queue}", found, advice, mended_by=DEAD)
+
+
+def _expired(store: Store, stats: QueueStats, names: Sequence[str]) -> Iterator[Finding]:
+    if stats.ready < LEAST_EXPIRED:
+        return
+    # Messages are spread over partitions at random.
+    share = expired_share(store, names[0])
+    if share < EXPIRED_SHARE:
+        return
+    yield warning(
+        f"queue {stats.queue}",
+        f"about {share:.0%} of {number_of(stats.ready)} ready have expired"
+        f"{'' if stats.consumers else ', and no worker takes them'}".replace("%", " %"),
+        "Workers discard them, which takes time. `celery delayed cancel --expired --mark-revoked -Q "
+        f"{stats.queue}` removes them. Start more workers, or have fewer tasks published.",
+    )
 
 
 def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:

@@ -10,12 +10,15 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
@@ -39,7 +42,7 @@ from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
+from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
 from tools.harness.process import wait_until
 
 HOUR = 3_600_000
@@ -53,6 +56,12 @@ def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> obje
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     dead_letter(consumer, delivery, "why")
     return take_out(rig.store, "q", REQUEUE)
+
+
+def fail_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.fail(consumer, "q", delivery.tag, a_failure("m"))
+    finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
+    return len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q"))))
 
 
 def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -159,6 +168,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
+    "failed": fail_and_requeue,
     "forward": lambda rig, consumer, delivery: FORWARD(
         rig.store.server,
         [rig.key("q", name) for name in ("ready", "schedule", "messages", "wake", "consumers")],
@@ -293,5 +303,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE"),
+        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED"),
     }, "a script that CALLS does not know of"

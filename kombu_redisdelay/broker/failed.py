@@ -1,0 +1,281 @@
+"""Failed tasks: how a consumer keeps them, and what an operator does with them: look, requeue, remove."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kombu_redisdelay.broker.by_time import Part, Row, find_all, read_pages
+from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay.broker.options import KeepFailed
+from kombu_redisdelay.broker.portions import RoundTrips, portions
+from kombu_redisdelay.broker.report import report_not_kept
+from kombu_redisdelay.broker.server.line import Ack
+from kombu_redisdelay.broker.server.replies import answers, checked
+from kombu_redisdelay.broker.server.scripts import FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
+from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import size_with_key
+
+#: One script takes out no more than this.
+TASKS_PER_CALL = 50
+BYTES_PER_CALL = 256 * 1024
+
+#: Failed tasks of a queue that one script drops.
+TRIMMED_PER_CALL = 100
+
+#: What is done with a failed task that is taken out: it goes back to its queue, or is removed for good.
+REQUEUE, REMOVE = "requeue", "drop"
+
+#: Groups that are read together.
+GROUPS_PER_CALL = 500
+
+#: The name of a group has these: task and exception.
+_WORDS = 2
+
+#: What is counted of a group. Longer numbers are not ours.
+_GROUP = re.compile(rb"(\d{1,15}) (\d{1,15}) (\d{1,15})")
+
+#: What fail.lua returns for a task that is not kept.
+_NOT_KEPT = 2
+
+#: A head (lua/include/failed.lua). Longer numbers are not ours.
+_HEAD = re.compile(rb"(\d{1,18}) (\d{1,18}) (\S+) (\S+) (\S+) (.*)", re.DOTALL)
+
+
+def failing(
+    store: Store,
+    keep: KeepFailed,
+    consumer: str,
+    queue: str,
+    tag: str,
+    failure: Failure,
+    copy: bytes,
+    is_limited: bool,
+) -> Ack:
+    """What acks a message whose task has failed for good, and keeps it.
+
+    Arguments:
+        copy: if it was acked before, the message as it was stored; else empty.
+        is_limited: whether the queue has a limited concurrency.
+    """
+
+    def told(reply: Any) -> None:
+        if reply == _NOT_KEPT:
+            report_not_kept(queue, failure)
+
+    keys = store.keys(queue)
+    args = FAIL.arguments(
+        tag=tag,
+        id=failure.id,
+        group=failure.group,
+        details=failure.details,
+        copy=copy,
+        is_limited=int(is_limited),
+        count=keep.count,
+        age_ms=keep.age_ms,
+        bytes=keep.bytes,
+    )
+    used = (keys.unacked(consumer), keys.wake)
+    # A copy that is sent again after the task was requeued would have it fail once more.
+    return FAIL.as_ack(store.server, queue, tag, used, args, is_once=bool(copy), told=told)
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """A failed task as it is kept.
+
+    Attributes:
+        name: the name that it has there: its id, unless another one had that before.
+        since_ms: when it failed, ms since the epoch, with a fraction.
+        head: what is noted of its failure, as it is in Redis; empty if it is gone.
+        stored: the message as it is in Redis, with its priority step; empty if it was too large to be kept.
+    """
+
+    queue: str
+    name: bytes
+    since_ms: float
+    head: bytes
+    stored: bytes
+
+    @cached_property
+    def payload(self) -> bytes:
+        return split_stored(self.stored)[1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the message was kept, too, so that it can be requeued."""
+        return bool(self.stored)
+
+    @property
+    def id(self) -> str:
+        return self.name.partition(b"\x1f")[0].decode(errors="replace")
+
+    @cached_property
+    def failure(self) -> Failure:
+        """What is noted of its failure. Another program may have written anything: what is not right is
+        missing."""
+        found = _HEAD.fullmatch(self.head)
+        if found is None:
+            return Failure(self.id, "-", "-", "", "", "", 0, None)
+        _, _, task, error, _, details = found.groups()
+        try:
+            noted = json.loads(details)
+        except (ValueError, RecursionError):
+            noted = {}
+        noted = noted if isinstance(noted, dict) else {}
+        texts = (noted.get(name) for name in ("text", "traceback", "worker"))
+        text, traceback, worker = (each if isinstance(each, str) else "" for each in texts)
+        tries, started = noted.get("tries"), noted.get("started")
+        return Failure(
+            self.id,
+            task.decode(errors="replace"),
+            error.decode(errors="replace"),
+            text,
+            traceback,
+            worker,
+            tries if isinstance(tries, int) else 0,
+            started if isinstance(started, (int, float)) else None,
+        )
+
+    @property
+    def failures(self) -> int:
+        """How many deliveries of it had failed before."""
+        found = _HEAD.fullmatch(self.head)
+        return 0 if found is None else int(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Failed tasks of one name with one class of exceptions.
+
+    Attributes:
+        count: how many are kept.
+        first_ms, last_ms: when the first and the last one failed, ms since the epoch. The first one may not
+            be there any more.
+    """
+
+    task: str
+    error: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+class FailedTasks:
+    """The failed tasks in *store*, queue by queue."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def counts(
+        self, queues: Sequence[str], from_ms: float | None = None, before_ms: float | None = None
+    ) -> list[int]:
+        """How many each of *queues* has that have failed from *from_ms* on and before *before_ms*, in ms
+        since the epoch. ``None`` is no limit."""
+        low: Argument = "-inf" if from_ms is None else from_ms
+        high = "+inf" if before_ms is None else f"({before_ms}"
+        return answers(
+            self._store.server, (("ZCOUNT", self._store.keys(q).failed, low, high) for q in queues)
+        )
+
+    def iter(self, queue: str, part: Part) -> Iterator[FailedTask]:
+        """The failed tasks of *queue*, read page by page, in the order in which they failed."""
+        for rows in read_pages(self._store.server, self._keys(queue), part):
+            yield from self._with_heads(queue, rows)
+
+    def groups(self, queue: str) -> list[Group]:
+        """The failed tasks of *queue* by task and exception."""
+        key, cursor = self._store.keys(queue).failed_groups, ""
+        found: dict[bytes, Group] = {}
+        while cursor != "0":
+            scan: Command = ("HSCAN", key, cursor or "0", "COUNT", GROUPS_PER_CALL)
+            [(position, fields)] = answers(self._store.server, [scan])
+            cursor = position.decode()
+            for kind, line in zip(fields[::2], fields[1::2], strict=True):
+                words, numbers = kind.split(b" "), _GROUP.fullmatch(line)
+                # Another program may have written anything.
+                if len(words) == _WORDS and numbers is not None:
+                    task, error = (word.decode(errors="replace") for word in words)
+                    found[kind] = Group(task, error, *map(int, numbers.groups()))
+        return list(found.values())
+
+    def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[FailedTask]:
+        """The failed tasks of *queues* with these ids."""
+        for queue, _, row in find_all(self._store.server, self._keys, queues, ids):
+            yield from self._with_heads(queue, [row])
+
+    def take_out(
+        self,
+        queue: str,
+        how: str,
+        tasks: Iterable[FailedTask],
+        renewed: Callable[[bytes], bytes] = bytes,
+        stays: Callable[[FailedTask, str], object] = lambda task, holder: None,
+    ) -> Iterator[FailedTask]:
+        """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *tasks* of *queue*. Yields those that
+        were still there. One that was kept without its message is not requeued.
+
+        Arguments:
+            renewed: makes of a message the one to requeue.
+            stays: called with each one that is not requeued because another message holds its key, and the id
+                of that message.
+        """
+        keys = self._store.keys(queue)
+        used = (keys.failed, keys.ready, keys.wake)
+        if how == REQUEUE:
+            tasks = (task for task in tasks if task.is_whole)
+        for some in portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL):
+            args: list[Argument] = [how, keys.separator]
+            for task in some:
+                step, payload = split_stored(task.stored)
+                again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
+                args += (task.name, task.head, again)
+            reply = REMOVE_FAILED(self._store.server, used, args)
+            for task, done in zip(some, reply, strict=True):
+                if done == 1:
+                    yield task
+                elif isinstance(done, bytes):
+                    stays(task, done.decode(errors="replace"))
+
+    def clear(self, queue: str) -> int:
+        """Remove all failed tasks of *queue*. Returns how many there were."""
+        keys = self._store.keys(queue)
+        # The server runs both before it turns to other clients.
+        count, _ = checked(self._store.server.call_all(("ZCARD", keys.failed), ("UNLINK", *keys.all_failed)))
+        return int(count)
+
+    def _keys(self, queue: str) -> tuple[str, str, str]:
+        tasks, messages, duplicates, *_ = self._store.keys(queue).all_failed
+        return tasks, messages, duplicates
+
+    def _with_heads(self, queue: str, rows: Sequence[Row]) -> Iterator[FailedTask]:
+        if not rows:
+            return
+        key = self._store.keys(queue).failed_heads
+        [heads] = answers(self._store.server, [("HMGET", key, *(row.name for row in rows))])
+        for row, head in zip(rows, heads, strict=True):
+            yield FailedTask(queue, row.name, row.at_ms, head or b"", row.stored)
+
+
+def _size(task: FailedTask) -> int:
+    return len(task.head) + size_with_key(task.stored)
+
+
+def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
+    """Drop the failed tasks of *queues* that are too old, or too many. If this process keeps none, it does
+    nothing: others may keep some."""
+    left = list(queues) if keep else []
+    if keep and left:
+        counts = answers(store.server, (("EXISTS", store.keys(queue).failed) for queue in left))
+        left = [queue for queue, exists in zip(left, counts, strict=True) if exists]
+    while keep and left:
+        yield
+        args = (keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL)
+        trimmed = run_each(store.server, [(TRIM_FAILED, (store.keys(queue).failed,), args) for queue in left])
+        left = [queue for queue, count in zip(left, trimmed, strict=True) if count == TRIMMED_PER_CALL]

@@ -1,0 +1,49 @@
+-- Puts messages that were kept (dead letters, failed tasks) back to the tails of their ready lists, as if
+-- they had never been delivered. For scripts with KEYS[2], the ready list of step 0, KEYS[3], the wake zset,
+-- and ARGV[2], the separator.
+
+local function ready_list_of(step)
+  return ready_key(KEYS[2], ARGV[2], step)
+end
+
+-- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
+-- key, nil if none does.
+local function key_and_holder(base, payload)
+  local mode, id, key = unique_of(payload, 1)
+  if not mode then
+    return nil
+  end
+  local record = read_record(base, key, mode)
+  heal(record, clock_ms(), ready_list_of)
+  identify(record)
+  return record, id, record.running or record.current or record.next
+end
+
+-- `remove` takes it from where it is kept, and returns 1 if it was there, else 0. Returns the same, or the id
+-- of the message that holds its key: then nothing was done.
+local function requeue(base, step, payload, remove)
+  local ready = ready_list_of(step)
+  expect_list(ready)
+  local record, id, holder = key_and_holder(base, payload)
+  if holder then
+    return holder.id
+  end
+  if remove() == 0 then
+    return 0
+  end
+  local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
+  redis.call('LPUSH', ready, with_members(payload, 1, ours))
+  if record then
+    record.current = entry_at('r', step, clock_ms(), id)
+    write_record(record)
+  end
+  return 1
+end
+
+-- To be called at the end, with how many were requeued.
+local function woken_for(count)
+  if count > 0 then
+    note(KEYS[3], 'other', count)
+    wake(KEYS[3])
+  end
+end

@@ -1,0 +1,47 @@
+-- Removes failed tasks from where they are kept: for good, or back to the tail of the ready list that they
+-- came from, as if they had never been delivered.
+--
+-- KEYS[1]  failed
+-- KEYS[2]  ready list of step 0
+-- KEYS[3]  wake zset
+-- ARGV[1]  "requeue", or "drop"
+-- ARGV[2]  separator between a queue's name and a priority step
+-- ARGV[3+] for each: its name, its head as it was read, and the message to requeue, with its priority step
+--
+-- Returns  for each: 1 if it was there as it was read, else 0; or the id of the message that holds its key.
+--          Then it is still there
+--
+-- Keeps: the message is in exactly one place, or dropped.
+
+-- include: base
+-- include: expect
+-- include: clock
+-- include: wake
+-- include: stored
+-- include: members
+-- include: history
+-- include: unique
+-- include: failed
+-- include: requeue
+
+local base = base_of(KEYS[3])
+local keys, now_ms = failed_keys(base), clock_us() / 1000
+local reply, requeued = {}, 0
+for i = 3, #ARGV, 3 do
+  local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local done
+  local function remove()
+    return remove_failed(keys, name, now_ms)
+  end
+  if redis.call('HGET', keys.heads, name) ~= head then
+    done = 0
+  elseif ARGV[1] == 'requeue' then
+    done = requeue(base, stored_step(stored), stored_payload(stored), remove)
+    requeued = requeued + (done == 1 and 1 or 0)
+  else
+    done = remove()
+  end
+  reply[#reply + 1] = done
+end
+woken_for(requeued)
+return reply

@@ -1,0 +1,20 @@
+-- Removes the oldest failed tasks of a queue as long as they are too many, too old or too large together.
+--
+-- KEYS[1]  failed
+-- ARGV[1]  how many are kept
+-- ARGV[2]  for how long, ms
+-- ARGV[3]  of how many bytes together
+-- ARGV[4]  how many to remove at most
+--
+-- Returns  how many were removed
+
+-- include: base
+-- include: clock
+-- include: failed
+
+local keys = failed_keys(base_of(KEYS[1]))
+if not are_usable(keys) then
+  return 0
+end
+local limits = { count = tonumber(ARGV[1]), age_ms = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }
+return trim_failed(keys, limits, clock_us() / 1000, tonumber(ARGV[4]))

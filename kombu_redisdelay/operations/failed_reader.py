@@ -1,0 +1,99 @@
+"""Reads failed tasks, queue by queue, the oldest or the newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from kombu_redisdelay.broker.by_time import Part
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
+
+#: Added to the reason of a task that cannot be requeued.
+WITHOUT_MESSAGE = "kept without its message, which is too large"
+
+
+@dataclass(frozen=True)
+class _FailedEntry(Entry):
+    """A failed task. If its message was not kept, its name is."""
+
+    @cached_property
+    def content(self) -> Content:
+        if not self.raw.is_whole:
+            return Content(self.unnamed, self.raw.failure.task)
+        return Content.of(self.payload, otherwise=self.unnamed)
+
+
+class FailedReader:
+    """Tasks that have failed for good."""
+
+    def count(self, store: Store, names: Sequence[str], span: Span) -> int:
+        return sum(FailedTasks(store).counts(names, *span))
+
+    def read(self, store: Store, look: Look) -> Iterator[Entry]:
+        tasks = FailedTasks(store)
+        names = look.names
+        if look.start is not None:
+            names = names[names.index(look.start[0]) :]
+        # Most queues have none.
+        counts = zip(names, tasks.counts(names, *look.span), strict=True)
+        names = [name for name, count in counts if count]
+        if look.ids is not None:
+            yield from map(_entry, tasks.find_all(names, look.ids))
+            return
+        for name in names:
+            yield from map(_entry, tasks.iter(name, _part(look, name)))
+
+    def cursor(self, values: Sequence[Any]) -> Cursor:
+        name, since_ms, member = values
+        str(member).encode("latin-1")
+        if not isfinite(since_ms):
+            raise ValueError(since_ms)
+        return str(name), float(since_ms), str(member)
+
+
+def _part(look: Look, name: str) -> Part:
+    """What is read of a queue."""
+    from_ms, before_ms = look.span
+    part = Part(from_ms, before_ms, from_last=look.newest_first)
+    if look.start is None or look.start[0] != name:
+        return part
+    _, at_ms, member = look.start
+    if look.newest_first:
+        is_before = before_ms is None or at_ms < before_ms
+        return part._replace(before_ms=at_ms, until=member.encode("latin-1")) if is_before else part
+    is_behind = from_ms is None or at_ms >= from_ms
+    return part._replace(from_ms=at_ms, after=member.encode("latin-1")) if is_behind else part
+
+
+def _entry(found: FailedTask) -> Entry:
+    return _FailedEntry(
+        found.queue,
+        found.payload,
+        found,
+        unnamed=found.id,
+        cursor=(found.queue, found.since_ms, found.name.decode("latin-1")),
+        moment_ms=found.since_ms,
+        of_state=lambda content: _known(found),
+    )
+
+
+def _known(found: FailedTask) -> Mapping[str, Any]:
+    failure = found.failure
+    started = failure.started
+    return {
+        "reason": failure.error if found.is_whole else f"{failure.error}, {WITHOUT_MESSAGE}",
+        "failures": found.failures,
+        "error": failure.error,
+        "text": failure.text,
+        "traceback": failure.traceback,
+        "worker": failure.worker or None,
+        "tries": failure.tries,
+        "started": None if started is None or not isfinite(started) else from_ms(started * 1000),
+    }

@@ -1,0 +1,71 @@
+"""What has failed, by task and exception."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations import reading
+from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.public import public
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed tasks of one name, with one class of exceptions.
+
+    Attributes:
+        task: name of the task.
+        error: name of the class of the exception.
+        count: how many are kept.
+        first: when the first one failed, in UTC. It may have been dropped, requeued or removed since.
+        last: when the last one failed.
+    """
+
+    task: str
+    error: str
+    count: int
+    first: datetime
+    last: datetime
+
+    def __add__(self, other: FailureGroup) -> FailureGroup:
+        first, last = min(self.first, other.first), max(self.last, other.last)
+        return replace(self, count=self.count + other.count, first=first, last=last)
+
+
+def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
+    """See :meth:`kombu_redisdelay.Messages.failures`."""
+    states = selection.states((FAILED,))
+    if selection.is_whole:
+        return _together(_counted(access, selection))
+    found = reading.matching(access, selection, states)
+    return _together(
+        FailureGroup(message.task or "-", message.error, 1, message.since, message.since)
+        for message in found
+        if message.since is not None
+    )
+
+
+def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
+    """Those that Redis counts in each queue."""
+    tasks = FailedTasks(access.store)
+    names = reading.names(access, selection)
+    for name, count in zip(names, tasks.counts(names), strict=True):
+        for group in tasks.groups(name) if count else ():
+            first, last = from_ms(group.first_ms), from_ms(group.last_ms)
+            yield FailureGroup(group.task, group.error, group.count, first, last)
+
+
+def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+    """One of each kind, those with the most tasks first."""
+    found: dict[tuple[str, str], FailureGroup] = {}
+    for group in groups:
+        kind = group.task, group.error
+        found[kind] = found[kind] + group if kind in found else group
+    return sorted(found.values(), key=lambda group: (-group.count, group.task, group.error))

@@ -1,0 +1,174 @@
+"""Learns from a Celery worker which tasks have failed for good, and keeps these.
+
+In every pool, the main process of the worker ends a task by a method of its request: ``on_success``,
+``on_failure`` or ``on_timeout``. The class that a worker makes for each task inherits the last two. They are
+wrapped on Celery's class, so nothing is called as long as no task fails or is tried again.
+
+A task has failed for good if Celery has run it to an end without success. It has not if it is tried again
+(``Retry``), ignores its message, comes back (``Reject(requeue=True)`` with late acks), or was terminated.
+When the process of a task was lost, only Celery knows: it may try the task again, or find that it has
+succeeded before. If it has failed, Celery sends ``task_failure`` here, in the main process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from weakref import ref
+
+from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of
+from kombu_redisdelay.broker.message import stored_id, which
+from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.receive import stored_again
+from kombu_redisdelay.transport.tasks import is_terminated, name_of
+
+logger = logging.getLogger(__name__)
+
+
+class _Told(threading.local):
+    #: The id of the task of which Celery has last said in this thread that it has failed.
+    id: object = None
+
+
+_told = _Told()
+
+#: The channel that the worker consumes over now.
+_current: Callable[[], Channel | None] = lambda: None  # noqa: E731
+
+
+def keep_failures(request_class: Any) -> None:
+    """Keep the tasks that fail for good, for all requests of this class, Celery's ``Request``."""
+    from celery import signals
+
+    request_class.on_failure = _noting_failure(request_class.on_failure)
+    request_class.on_timeout = _noting_timeout(request_class.on_timeout)
+    signals.task_failure.connect(_on_task_failure, weak=False, dispatch_uid=__name__)
+
+
+def consumes_over(channel: object) -> None:
+    """Note that the worker consumes over this *channel* from now on."""
+    global _current
+    if isinstance(channel, Channel):
+        _current = ref(channel)
+
+
+def _on_task_failure(task_id: object = None, **kwargs: Any) -> None:
+    _told.id = task_id
+
+
+def _noting_failure(on_failure: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request.on_failure``."""
+    from billiard.einfo import ExceptionWithTraceback
+    from celery.exceptions import Ignore, Reject, Retry, Terminated, WorkerLostError
+
+    @wraps(on_failure)
+    def extended(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            # It comes from another process.
+            error = error.exc
+        comes_back = isinstance(error, Reject) and error.requeue and not self.acknowledged
+        if comes_back or isinstance(error, (Retry, Ignore, Terminated)) or not _keeps(self):
+            return on_failure(self, exc_info, *args, **kwargs)
+        is_open = isinstance(error, (WorkerLostError, SystemExit, KeyboardInterrupt))
+        said = error.reason if isinstance(error, Reject) else error
+        failure = _failure(self, error, said, exc_info.traceback)
+        return _ending(self, failure, is_open, on_failure, exc_info, *args, **kwargs)
+
+    return extended
+
+
+def _noting_timeout(on_timeout: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request.on_timeout``. With prefork, ``on_failure`` comes first."""
+    from celery.exceptions import TimeLimitExceeded
+
+    @wraps(on_timeout)
+    def extended(self: Any, soft: bool, timeout: Any) -> Any:
+        if soft or is_terminated() or hasattr(self, "has_failed") or not _keeps(self):
+            return on_timeout(self, soft, timeout)
+        error = TimeLimitExceeded(timeout)
+        failure = _failure(self, error, error, "")
+        return _ending(self, failure, False, on_timeout, soft, timeout)
+
+    return extended
+
+
+def _keeps(request: Any) -> bool:
+    """Whether what fails is kept: the message is from a channel of ours, and has come out of a queue."""
+    message = request.message
+    channel = getattr(message, "channel", None)
+    return (
+        isinstance(channel, Channel)
+        and hasattr(message, "stored_as")
+        and channel.options.kept_failed is not None
+    )
+
+
+def _ending(
+    request: Any, failure: Failure, is_open: bool, method: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Have Celery end a request by *method*, and keep the task.
+
+    Arguments:
+        is_open: whether Celery decides in *method* if it has failed.
+    """
+    message, tag, was_acked = request.message, request.message.delivery_tag, request.acknowledged
+    qos = message.channel.qos
+    request.has_failed = True
+    if not was_acked and not is_open:
+        # Celery acks or rejects it in the method, or a little later: then it is kept.
+        qos.failures[tag] = failure
+    _told.id = None
+    # What is acked meanwhile may be a success, or a task that was published again.
+    message.postponed = [] if is_open else None
+    try:
+        return method(request, *args, **kwargs)
+    finally:
+        is_final = not is_open or _told.id == request.id
+        if is_final and was_acked:
+            _keep_copy(message, failure)
+        elif is_final and is_open:
+            qos.failures[tag] = failure
+        settle_all, message.postponed = message.postponed or (), None
+        for settle in settle_all:
+            settle()
+
+
+def _keep_copy(message: Any, failure: Failure) -> None:
+    """Keep a task whose message was acked before it ran."""
+    channel = message.channel
+    if channel.closed:
+        # Its connection was lost, and nobody looks after it any more.
+        channel = _current() or channel
+    try:
+        channel.consumer.keep_failed(
+            message.stored_as.queue, str(message.delivery_tag), failure, stored_again(message)
+        )
+    except Exception:
+        # The result of the task does not depend on it.
+        logger.exception("Could not keep a failed task%s", which([name_of(message)], 1))
+
+
+def _failure(request: Any, error: Any, said: object, traceback: object) -> Failure:
+    """
+    Arguments:
+        said: what says why it has failed.
+    """
+    from celery.utils.serialization import UnpickleableExceptionWrapper
+
+    # An exception that could not be pickled comes as another one, which has the name.
+    is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
+    retries = request.request_dict.get("retries")
+    return Failure(
+        id=stored_id(str(request.id)),
+        task=name(request.type),
+        error=name(error.exc_cls_name if is_wrapped else type(error).__name__),
+        text=text_of(said),
+        traceback=shortened_traceback(traceback),
+        worker=str(request.hostname),
+        tries=(retries if isinstance(retries, int) else 0) + 1,
+        started=request.time_start,
+    )

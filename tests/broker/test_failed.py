@@ -1,0 +1,299 @@
+"""Failed tasks: what is kept of them, and how much."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+
+import pytest
+
+from kombu_redisdelay.broker import failed as module
+from kombu_redisdelay.broker.by_time import Part
+from kombu_redisdelay.broker.failed import REMOVE, REQUEUE, FailedTasks, trim_failed
+from kombu_redisdelay.broker.failure import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    LONGEST_TRACEBACK,
+    name,
+    shortened_traceback,
+    text_of,
+)
+from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.options import KeepFailed, Options
+from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.unique import DONE, UniqueKey
+from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, with_count
+
+HOUR = 3_600_000
+
+
+def keeping(**limits: float) -> Options:
+    return Options(delivery_limit=None, retry_wait=0, keep_failed=limits)
+
+
+def ids(rig: Rig, queue: str = "q") -> list[str]:
+    return [task.id for task in rig.failed(queue)]
+
+
+def fail_all(rig: Rig, *each: str, options: Options | None = None) -> None:
+    me = rig.consumer(options=options)
+    rig.put("q", *(payload(id) for id in each))
+    for id, delivery in zip(each, taken(me, "q"), strict=True):
+        rig.database.tick()
+        assert rig.fail(me, "q", delivery.tag, a_failure(id))
+
+
+class TestWhatIsKept:
+    def test_all_that_is_noted(self, rig: Rig) -> None:
+        rig.put("q", with_count(payload("1"), 2), step=3)
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert rig.fail(me, "q", delivery.tag, a_failure("1"))
+        [task] = rig.failed("q")
+        assert task.failure == a_failure("1")
+        assert (task.failures, task.stored.decode()) == (2, f"3:{with_count(payload('1'), 2)}")
+        assert abs(task.since_ms - rig.database.now_ms()) < HOUR
+        assert rig.unacked("q") == {}
+
+    def test_what_is_not_held_is_left_alone(self, rig: Rig) -> None:
+        me = rig.consumer()
+        rig.put("q", payload("1"))
+        [delivery] = taken(me, "q")
+        me.requeue("q", delivery.tag)
+        assert not rig.fail(me, "q", delivery.tag, a_failure("1"))
+        assert (rig.failed("q"), len(rig.ready("q"))) == ([], 1)
+
+    def test_a_copy_is_written_once(self, rig: Rig) -> None:
+        me, text = rig.consumer(), f"3:{payload('1')}"
+        for _ in range(2):
+            assert rig.fail(me, "q", "7", a_failure("1"), copy=text)
+        assert [task.stored.decode() for task in rig.failed("q")] == [text]
+        # Another message with this id is kept beside it.
+        for _ in range(2):
+            rig.fail(me, "q", "8", a_failure("1"), copy=text)
+        assert [task.name for task in rig.failed("q")] == [b"1", b"1\x1f8"]
+        found = FailedTasks(rig.store).find_all(["other", "q"], ["2", "1"])
+        assert [task.name for task in found] == [b"1", b"1\x1f8"]
+
+    def test_a_copy_is_not_sent_again_after_it_was_confirmed(self, rig: Rig) -> None:
+        me = rig.consumer()
+        rig.put("q", payload("held"))
+        [delivery] = taken(me, "q")
+        rig.fail(me, "q", delivery.tag, a_failure("held"))
+        rig.fail(me, "q", "7", a_failure("copy"), copy=f"0:{payload('copy')}")
+        tasks = FailedTasks(rig.store)
+        assert len(list(tasks.take_out("q", REMOVE, rig.failed("q")))) == 2
+        # What was confirmed lately is sent again over a new connection.
+        line_of(me, "q").disconnect()
+        me.confirm_acks()
+        assert rig.failed("q") == []
+
+    def test_a_large_message_is_kept_without_its_text(self, rig: Rig) -> None:
+        me = rig.consumer()
+        rig.put("q", payload("1", body="x" * 1024 * 1024))
+        [delivery] = taken(me, "q")
+        rig.fail(me, "q", delivery.tag, a_failure("1"))
+        [task] = rig.failed("q")
+        assert (task.stored, task.is_whole, task.failure) == (b"", False, a_failure("1"))
+        tasks = FailedTasks(rig.store)
+        assert list(tasks.take_out("q", REQUEUE, [task])) == []
+        assert list(tasks.take_out("q", REMOVE, [task])) == [task]
+
+    def test_foreign_bytes_are_no_failure(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        for head in (b"", b"what?", b"1 2 a b c not JSON", b"1 2 a b c []", b"1 2 a b c [" * 10_000):
+            rig.client.hset(rig.store.keys("q").failed_heads, "1", head)
+            [task] = FailedTasks(rig.store).iter("q", Part(None, None))
+            assert (task.failure.text, task.failure.tries, task.id) == ("", 0, "1")
+
+    def test_what_another_program_has_put_there_does_not_stop_the_ack(
+        self, rig: Rig, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rig.client.set(rig.key("q", "failed:heads"), "foreign")
+        me = rig.consumer()
+        rig.put("q", payload("1"))
+        [delivery] = taken(me, "q")
+        assert rig.fail(me, "q", delivery.tag, a_failure("1"))
+        assert rig.unacked("q") == {}
+        [record] = caplog.records
+        assert (record.levelno, "tasks.fail[1]" in record.getMessage()) == (logging.ERROR, True)
+        finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
+
+
+class TestAsAnAck:
+    def test_it_frees_its_key(self, rig: Rig) -> None:
+        me, unique = rig.consumer(), UniqueKey("k", DONE)
+        rig.publish_unique("q", "1", unique)
+        [delivery] = taken(me, "q")
+        conflict = rig.publish_unique("q", "2", unique)
+        assert conflict is not None
+        assert conflict.holder == "1"
+        rig.fail(me, "q", delivery.tag, a_failure("1"))
+        assert rig.publish_unique("q", "2", unique) is None
+        # The other one has the key now, so this one stays.
+        stays: list[tuple[str, str]] = []
+        tasks = FailedTasks(rig.store)
+        requeued = tasks.take_out(
+            "q", REQUEUE, rig.failed("q"), stays=lambda task, holder: stays.append((task.id, holder))
+        )
+        assert (list(requeued), stays, ids(rig)) == ([], [("1", "2")], ["1"])
+        [delivery] = taken(me, "q")
+        rig.ack(me, "q", delivery.tag)
+        assert len(list(tasks.take_out("q", REQUEUE, rig.failed("q")))) == 1
+        conflict = rig.publish_unique("q", "3", unique)
+        assert conflict is not None
+        assert conflict.holder == "1"
+
+    def test_it_leaves_room_in_a_limited_queue(self, rig: Rig) -> None:
+        LimitStore(rig.store).limit(["q"], {"concurrency": 1})
+        rig.put("q", payload("1"), payload("2"))
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        rig.use_up_token("q")
+        rig.fail(me, "q", delivery.tag, a_failure("1"))
+        assert rig.tokens("q") == 1
+        assert len(taken(me, "q")) == 1
+
+
+class TestHowMuch:
+    def test_the_oldest_go_when_there_are_too_many(self, rig: Rig) -> None:
+        fail_all(rig, "1", "2", "3", "4", options=keeping(count=2))
+        assert ids(rig) == ["3", "4"]
+
+    def test_the_oldest_go_when_they_are_too_large(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        size = len(rig.failed("q")[0].head) + len(rig.failed("q")[0].stored)
+        fail_all(rig, "2", "3", options=keeping(bytes=2 * size + size // 2))
+        assert ids(rig) == ["2", "3"]
+
+    def test_maintenance_drops_what_is_too_old(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "TRIMMED_PER_CALL", 2)
+        fail_all(rig, "1", "2", "3", "4", "5")
+        rig.database.advance(HOUR)
+        fail_all(rig, "6", options=keeping(age=2 * HOUR / 1000))
+        finish(trim_failed(rig.store, None, ["q"]))
+        assert len(ids(rig)) == 6
+        finish(trim_failed(rig.store, KeepFailed(10, HOUR // 2, 10**9), ["nothing", "q"]))
+        assert ids(rig) == ["6"]
+
+    def test_what_is_left_of_a_larger_limit_goes_bit_by_bit(self, rig: Rig) -> None:
+        fail_all(rig, *map(str, range(25)))
+        fail_all(rig, "more", options=keeping(count=5))
+        assert len(ids(rig)) == 16
+
+    def test_all_of_it_has_a_time_to_live(self, rig: Rig) -> None:
+        fail_all(rig, "1", options=keeping(age=60))
+        me = rig.consumer(options=keeping(age=60))
+        rig.fail(me, "q", "7", a_failure("1"), copy=f"0:{payload('1')}")
+        for key in rig.store.keys("q").all_failed:
+            assert 0 < rig.client.pttl(key) <= 60_000
+
+
+class TestRequeue:
+    def test_as_if_it_had_never_been_delivered(self, rig: Rig) -> None:
+        rig.put("q", with_count(payload("1"), 5, 2), step=6)
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        rig.fail(me, "q", delivery.tag, a_failure("1"))
+        tasks = FailedTasks(rig.store)
+        again = list(tasks.take_out("q", REQUEUE, rig.failed("q"), lambda text: text + b" "))
+        assert [task.id for task in again] == ["1"]
+        assert (rig.ready("q", 6), rig.failed("q"), rig.tokens("q")) == ([payload("1") + " "], [], 1)
+
+    def test_all_at_once(self, rig: Rig) -> None:
+        fail_all(rig, "1", "2")
+        tasks = FailedTasks(rig.store)
+        assert tasks.counts(["q", "nothing"]) == [2, 0]
+        assert (tasks.clear("q"), tasks.clear("q"), rig.failed("q")) == (2, 0, [])
+
+    def test_read_backwards_and_in_part(self, rig: Rig) -> None:
+        fail_all(rig, *"12345")
+        tasks, times = FailedTasks(rig.store), [task.since_ms for task in rig.failed("q")]
+        back = tasks.iter("q", Part(times[1], times[3], until=b"4", from_last=True))
+        assert [task.id for task in back] == ["3", "2"]
+        assert tasks.counts(["q"], times[1], times[3]) == [2]
+
+
+class TestGroups:
+    def test_by_task_and_error(self, rig: Rig) -> None:
+        me = rig.consumer()
+        kinds = (("a", "KeyError"), ("a", "ValueError"), ("b", "KeyError"), ("a", "KeyError"))
+        for number, (task, error) in enumerate(kinds):
+            rig.database.tick()
+            failure = a_failure(str(number), error, task)
+            rig.fail(me, "q", str(number), failure, copy=f"0:{payload(str(number))}")
+        tasks, failed = FailedTasks(rig.store), rig.failed("q")
+        found = {(group.task, group.error): group for group in tasks.groups("q")}
+        assert {kind: group.count for kind, group in found.items()} == Counter(kinds)
+        of_two = found["a", "KeyError"]
+        assert (of_two.first_ms, of_two.last_ms) == (round(failed[0].since_ms), round(failed[3].since_ms))
+        list(tasks.take_out("q", REMOVE, [failed[0], failed[2]]))
+        assert {(group.task, group.error): group.count for group in tasks.groups("q")} == {
+            ("a", "KeyError"): 1,
+            ("a", "ValueError"): 1,
+        }
+
+    def test_many(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "GROUPS_PER_CALL", 1)
+        me = rig.consumer()
+        for number in range(600):
+            failure = a_failure(str(number), f"Error{number}")
+            me.keep_failed("q", str(number), failure, f"0:{payload(str(number))}".encode())
+        me.confirm_acks()
+        assert len(FailedTasks(rig.store).groups("q")) == 600
+
+    def test_foreign_ones_are_left_out(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        foreign = {"a b": "what?", "a b c": "1 2 3", "": "5", "one": "1 2 3", "c d": "9" * 5000 + " 1 1"}
+        rig.client.hset(rig.store.keys("q").failed_groups, mapping=foreign)
+        assert [group.task for group in FailedTasks(rig.store).groups("q")] == ["tasks.fail"]
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        "text",
+        ["x" * 10_000_000, "two\nlines", "\x1b[31m", "\udc80"],
+        ids=["long", "lines", "escape", "half"],
+    )
+    def test_texts(self, text: str) -> None:
+        failure = a_failure("1")._replace(text=text_of(ValueError(text)))
+        assert len(failure.text) <= LONGEST_TEXT
+        assert "\n" not in failure.details
+        assert json.loads(failure.details)["text"] == text[:LONGEST_TEXT]
+
+    def test_an_error_that_cannot_be_a_text(self) -> None:
+        class Odd(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        assert text_of(Odd()) == ""
+
+    def test_tracebacks(self) -> None:
+        text = f"first{'x' * 100_000}last"
+        short = shortened_traceback(text)
+        assert len(short) == LONGEST_TRACEBACK
+        assert short.startswith("first")
+        assert short.endswith("last")
+        assert (shortened_traceback(None), shortened_traceback("all")) == ("", "all")
+
+    def test_names(self) -> None:
+        assert name("a b") == "ab"
+        assert len(name("\x1b" * 500)) == LONGEST_NAME
+        assert name("") == name(" ") == "-"
+
+    def test_none_is_kept_when_it_is_off(self, rig: Rig) -> None:
+        with pytest.raises(ValueError, match="keeps no failed tasks"):
+            rig.consumer(options=Options(keep_failed=None)).keep_failed("q", "1", a_failure("1"))
+
+
+def test_history_counts_it(rig: Rig) -> None:
+    fail_all(rig, "1", "2")
+    assert rig.client.hget(rig.store.keys("q").history, "failed_tasks") == b"2"
+
+
+def test_texts_are_not_read_twice(rig: Rig) -> None:
+    """What is requeued is taken like any other message."""
+    fail_all(rig, "1")
+    list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))
+    assert texts(taken(rig.consumer("you"), "q")) == [payload("1")]

@@ -1,0 +1,92 @@
+"""Failed tasks on the command line."""
+
+from __future__ import annotations
+
+from kombu_redisdelay.broker.failed import FailedTasks
+from tests.cli.site import QUEUE, Site, payload
+from tests.failed import SECRET, keep_failed
+
+
+def fail(site: Site, *ids: str, task: str = "shop.close_order", **noted: object) -> None:
+    for id in ids:
+        keep_failed(site.store, QUEUE, id, payload(id), task, **noted)
+
+
+def test_the_list(site: Site) -> None:
+    fail(site, "f1")
+    fail(site, "f2", error="ValueError", tries=1)
+    header, one, other = site.text("list", "--state", "failed").splitlines()
+    assert header.split() == ["SINCE", "ID", "QUEUE", "TRIES", "ERROR", "TASK"]
+    assert one.split()[1:] == ["f1", QUEUE, "2", "KeyError", "shop.close_order()"]
+    assert other.split()[1:] == ["f2", QUEUE, "1", "ValueError", "shop.close_order()"]
+    for option in ("KeyError", "Key*"):
+        assert [row["id"] for row in site.rows("list", "--error", option)] == ["f1"]
+    # Both are listed.
+    site.bury(payload("d1"), "why")
+    assert {row["id"]: row["state"] for row in site.rows("list")} == {
+        "f1": "failed",
+        "f2": "failed",
+        "d1": "dead",
+    }
+
+
+def test_by_task_and_error(site: Site) -> None:
+    words = ("count", "--state", "failed", "--by", "error", "--by", "task")
+    assert site.run(*words).stderr == "No failed tasks found.\n"
+    fail(site, "f1")
+    fail(site, "f2", "f3", error="ValueError\x1b")
+    for more in ((), ("--after", "1h"), ("-Q", QUEUE)):
+        rows = site.rows(*words, *more)
+        assert [(row["error"], row["task"], row["messages"]) for row in rows] == [
+            ("ValueError\x1b", "shop.close_order", 2),
+            ("KeyError", "shop.close_order", 1),
+        ]
+        assert all(row["first"] <= row["last"] for row in rows)
+    header, one, _ = site.text(*words).splitlines()
+    assert header.split() == ["MESSAGES", "ERROR", "TASK", "FIRST", "LAST"]
+    assert one.split()[:3] == ["2", r"ValueError\x1b", "shop.close_order"]
+
+
+def test_what_is_shown_and_hidden(site: Site) -> None:
+    fail(site, "f1", text="\x1b[31m" + SECRET)
+    shown = site.text("show", "f1")
+    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
+    fields = {words[0]: words[1] for words in lines if len(words) > 1}
+    assert (fields["error"], fields["tries"], fields["worker"]) == ("KeyError", "2", "celery@w")
+    assert fields["text"] == rf"\x1b[31m{SECRET}"
+    assert shown.endswith(f"Traceback:\n  File\nKeyError: {SECRET}\n")
+    [row] = site.rows("show", "f1")
+    assert (row["text"], row["state"]) == ("\x1b[31m" + SECRET, "failed")
+    for words in (("show", "f1"), ("list", "--state", "failed")):
+        for json in ((), ("--json",)):
+            assert "hunter2" not in site.text(*words, "--show-arguments", "none", *json)
+
+
+def test_which_state_is_meant(site: Site) -> None:
+    fail(site, "same", "f1")
+    site.bury(payload("same"), "why")
+    for words in (("requeue", "--all"), ("remove", "-Q", QUEUE), ("requeue", "--task", "*")):
+        result = site.run(*words, "--yes")
+        assert result.exit_code == 2
+        assert "Say which: --state failed or --state dead." in result.stderr
+    assert (
+        site.text("requeue", "--state", "failed", "--all", "--dry-run") == "Would requeue 2 failed tasks.\n"
+    )
+    assert site.text("requeue", "same", "--state", "dead") == "same requeued\n"
+    assert site.text("remove", "same") == "same removed\n"
+    result = site.run("cancel", "f1")
+    assert result.stderr == f"f1 is a failed task in the queue {QUEUE!r}\n"
+    result = site.run("remove", "--state", "failed", "--error", "Key*", input="y\n")
+    assert "Remove 1 failed task of all queues?" in result.stderr
+    assert result.stdout == "Removed 1 failed task.\n"
+    assert FailedTasks(site.store).counts([QUEUE]) == [0]
+
+
+def test_they_are_counted(site: Site) -> None:
+    fail(site, "f1", "f2")
+    header, line = site.text("stats").splitlines()
+    assert dict(zip(header.split(), line.split(), strict=False))["FAILED"] == "2"
+    [row] = site.rows("stats")
+    assert row["failed"] == 2
+    site.text("remove", "f1", "f2")
+    assert "FAILED" not in site.text("stats")

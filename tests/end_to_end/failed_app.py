@@ -1,0 +1,128 @@
+"""The app of workers whose tasks fail, or seem to, in every way that there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore, Reject
+
+from tests.end_to_end.app import app
+
+__all__ = ("app",)
+
+LONG = 10_000_000
+
+
+class Unpicklable(Exception):
+    """An exception that cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = lambda: None
+
+
+class Textless(Exception):
+    """An exception that has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raise_it(task: Any, **secrets: Any) -> None:
+    raise KeyError("wrong\n\x1b[31mkey")
+
+
+def use_up_retries(task: Any) -> None:
+    raise task.retry(exc=KeyError("again"), countdown=0, max_retries=2)
+
+
+def retry_once(task: Any) -> None:
+    if not task.request.retries:
+        raise task.retry(countdown=0)
+
+
+def ignore(task: Any) -> None:
+    raise Ignore
+
+
+def reject(task: Any) -> None:
+    raise Reject("no such account", requeue=False)
+
+
+def reject_and_requeue(task: Any) -> None:
+    raise Reject("not now", requeue=True)
+
+
+def raise_unpicklable(task: Any) -> None:
+    raise Unpicklable("why")
+
+
+def raise_textless(task: Any) -> None:
+    raise Textless
+
+
+def raise_long(task: Any) -> None:
+    raise ValueError("x" * LONG)
+
+
+def take_too_long(task: Any) -> None:
+    time.sleep(60)
+
+
+def kill_process(task: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def succeed(task: Any) -> None:
+    pass
+
+
+class LostAfterSuccess(Task):  # type: ignore[misc]  # celery has no types
+    """A task whose process is lost when its success is stored."""
+
+    def on_success(self, *args: Any, **kwargs: Any) -> None:
+        kill_process(self)
+
+
+#: Name -> function, and options of the task. Each is there with early and with late acks.
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "raise": (raise_it, {}),
+    "retries": (use_up_retries, {}),
+    "retry": (retry_once, {}),
+    "ignore": (ignore, {}),
+    "reject": (reject, {}),
+    "requeue": (reject_and_requeue, {}),
+    "unpicklable": (raise_unpicklable, {}),
+    "textless": (raise_textless, {}),
+    "long": (raise_long, {}),
+    "not_acked": (raise_it, {"acks_on_failure_or_timeout": False}),
+    "soft": (take_too_long, {"soft_time_limit": 0.5}),
+    "hard": (take_too_long, {"time_limit": 0.5}),
+    "hard_not_acked": (take_too_long, {"time_limit": 0.5, "acks_on_timeout": False}),
+    "lost": (kill_process, {}),
+    "lost_rejected": (kill_process, {"reject_on_worker_lost": True}),
+    "lost_retried": (
+        kill_process,
+        {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0},
+    ),
+    "lost_late": (succeed, {"base": LostAfterSuccess}),
+    "succeed": (succeed, {}),
+    "expired": (raise_it, {}),
+}
+
+for _name, (_function, _options) in KINDS.items():
+    for _ack in ("early", "late"):
+        app.task(name=f"{_name}.{_ack}", bind=True, acks_late=_ack == "late", **_options)(_function)
+
+
+@app.task(name="may_fail", bind=True)
+def may_fail(self: Any, gate: str) -> str:
+    """Fails until there is a file at *gate*."""
+    if not os.path.exists(gate):
+        raise KeyError(gate)
+    return gate

@@ -1,0 +1,149 @@
+"""Which tasks count as failed, in every pool, with early and with late acks; and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import celery
+import pytest
+from celery import Signature, group
+
+from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.by_time import Part
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.failure import LONGEST_TEXT
+from tests.end_to_end.installation import QUEUE, Installation
+from tools.harness.process import wait_until
+from tools.harness.redis_server import RedisServer
+
+APP = "tests.end_to_end.failed_app"
+ANYTHING = "."
+SETTINGS = {"broker_transport_options": {"delivery_limit": 2, "retry_wait": 0, "dead_letter": True}}
+
+NEWEST = tuple(map(int, celery.__version__.split(".")[:2])) >= (5, 7)
+
+#: Kind of a task -> the exception by which it has failed; None: it has not failed.
+EARLY: dict[str, str | None] = {
+    "raise": "KeyError",
+    "retries": "KeyError",
+    "retry": None,
+    "ignore": None,
+    "reject": "Reject",
+    # Its message is not there any more.
+    "requeue": "Reject",
+    "unpicklable": "Unpicklable",
+    "textless": "Textless",
+    "long": "ValueError",
+    "not_acked": "KeyError",
+    "succeed": None,
+    "expired": None,
+}
+#: The same for those that need a time limit.
+LIMITED: dict[str, str | None] = {"hard": "TimeLimitExceeded", "hard_not_acked": "TimeLimitExceeded"}
+#: And a process of their own.
+FORKED: dict[str, str | None] = {
+    **LIMITED,
+    "soft": "SoftTimeLimitExceeded",
+    "lost": "WorkerLostError",
+    "lost_rejected": "WorkerLostError",
+    "lost_retried": "WorkerLostError",
+    "lost_late": None if NEWEST else "WorkerLostError",
+}
+OF_POOL = {"prefork": FORKED, "gevent": LIMITED}
+
+#: With late acks, these come back, until they are given up.
+DEAD = {"requeue", "hard_not_acked", "lost_rejected"}
+
+
+@pytest.fixture
+def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
+    with Installation(server, tmp_path, result_backend=server.url("redis")) as site:
+        yield site
+
+
+def kept(messages: Messages) -> dict[str, list[FailedTask]]:
+    """Name of the task -> those that have failed."""
+    found: dict[str, list[FailedTask]] = {}
+    for task in FailedTasks(messages.store).iter(QUEUE, Part(None, None)):
+        found.setdefault(task.failure.task, []).append(task)
+    return found
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_which_have_failed(site: Installation, pool: str) -> None:
+    expected = {**EARLY, **OF_POOL.get(pool, {})}
+    worker = site.worker(pool=pool, concurrency=2, settings=SETTINGS, app=APP, expected=ANYTHING)
+    producer = site.producer()
+    past = datetime.now(timezone.utc) - timedelta(hours=1)
+    for kind in expected:
+        for ack in ("early", "late"):
+            options = {"expires": past} if kind == "expired" else {}
+            producer.send_task(f"{kind}.{ack}", **options)
+    errors = {f"{kind}.early": error for kind, error in expected.items() if error}
+    errors |= {f"{kind}.late": error for kind, error in expected.items() if error and kind not in DEAD}
+    dead = {f"{kind}.late" for kind in DEAD & expected.keys()}
+    with Messages(producer) as messages:
+
+        def are_settled() -> bool:
+            letters = {letter.task for letter in messages.select(Selection(state="dead"))}
+            is_empty = (site.ready(), site.scheduled(), site.unacked()) == (0, 0, 0)
+            return is_empty and len(kept(messages)) >= len(errors) and letters >= dead
+
+        try:
+            wait_until(are_settled, 60, "the end of all")
+        except TimeoutError as exc:
+            wrong = kept(messages).keys() ^ errors.keys()
+            letters = {letter.task for letter in messages.select(Selection(state="dead"))}
+            raise TimeoutError(f"{exc}: {wrong}, {letters ^ dead}, {site.unacked()} unacked") from None
+        found = kept(messages)
+        assert {task: each[0].failure.error for task, each in found.items()} == errors
+        assert {task for task, each in found.items() if len(each) > 1} == set(), "kept twice"
+        assert {letter.task for letter in messages.select(Selection(state="dead"))} == dead
+    assert worker.running
+    for ack in ("early", "late"):
+        failure = found[f"raise.{ack}"][0].failure
+        assert failure.text == repr("wrong\n\x1b[31mkey")
+        assert failure.traceback.startswith("Traceback")
+        assert (failure.tries, "@" in failure.worker) == (1, True)
+        assert found[f"retries.{ack}"][0].failure.tries == 3
+        assert found[f"reject.{ack}"][0].failure.text == "no such account"
+        assert found[f"long.{ack}"][0].failure.text == "x" * LONGEST_TEXT
+        # As it was published, so that it can be requeued.
+        again = found[f"raise.{ack}"][0].payload
+        assert again.startswith(b'{"redisdelay-due": ')
+        assert b'"task": "raise.%s"' % ack.encode() in again
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_what_is_requeued_runs_again(site: Installation, pool: str, tmp_path: Path) -> None:
+    """With what comes after it."""
+    site.worker(pool=pool, concurrency=2, app=APP, expected=ANYTHING)
+    producer = site.producer()
+    gate = tmp_path / "gate"
+
+    def may_fail() -> Signature:
+        return producer.signature("may_fail", args=[str(gate)])
+
+    chain = (may_fail() | producer.signature("after")).apply_async()
+    parts = group([may_fail(), may_fail()], app=producer).apply_async()
+    ids = {chain.parent.id, *(result.id for result in parts)}
+    with Messages(producer) as messages:
+
+        def failed() -> set[str]:
+            return {message.id for message in messages.select(Selection(state="failed"))}
+
+        for _ in range(2):
+            wait_until(lambda: failed() == ids, 30, "that all have failed")
+            assert chain.parent.state == "FAILURE"
+            assert messages.requeue(Selection(state="failed", error="KeyError")).count == len(ids)
+        wait_until(lambda: failed() == ids, 30, "that all have failed again")
+        gate.touch()
+        assert messages.requeue(ids=ids).by_id == dict.fromkeys(ids, 1)
+        site.wait_ended([f"after {gate}"])
+        wait_until(lambda: {result.state for result in parts} == {"SUCCESS"}, 30, "the results")
+        assert failed() == set()
+    # Celery publishes the rest of a chain before it stores the result. One that has failed is not asked for
+    # again.
+    wait_until(lambda: producer.AsyncResult(chain.parent.id).state == "SUCCESS", 30, "the result")

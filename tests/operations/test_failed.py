@@ -1,0 +1,148 @@
+"""Failed tasks, above Redis: lists, pages, requeueing."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from celery import Celery, chord, group
+
+from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
+from kombu_redisdelay.operations.renewing import renewed
+from tests.failed import SECRET, keep_failed
+from tests.operations.kit import ids, put
+from tests.transport.kit import Site
+
+
+def failed(**chosen: Any) -> Selection:
+    return Selection(state="failed", **chosen)
+
+
+def test_read_page_by_page_in_both_orders(site: Site, app: Celery, messages: Messages) -> None:
+    names = [f"{number:02}" for number in range(25)]
+    put(site, app, "failed", *names[:20])
+    put(site, app, "failed", *names[20:], queue="other")
+    for newest_first in (False, True):
+        found: list[str] = []
+        start = ""
+        while start or not found:
+            page = messages.page(failed(), start=start, newest_first=newest_first, size=7)
+            found += ids(page.messages)
+            start = page.next
+        each = [names[:20], names[20:]]
+        assert found == [id for some in each for id in (reversed(some) if newest_first else some)]
+    moment = messages.get("10")
+    assert moment is not None
+    assert moment.since is not None
+    assert ids(messages.select(failed(queue="celery", after=moment.since))) == names[10:20]
+    assert messages.count(failed(queue="celery", before=moment.since)) == 10
+    assert messages.count(failed(queue="celery", before=moment.since)).looked_at == 0
+
+
+def test_what_may_be_hidden(site: Site, app: Celery, messages: Messages) -> None:
+    put(site, app, "failed", "a")
+    [message] = messages.select(failed())
+    assert SECRET in with_arguments(message, SHORTENED).traceback
+    assert SECRET not in str(with_arguments(message, NONE))
+    assert with_arguments(message, NONE).traceback == ""
+
+
+def test_several_with_one_id(site: Site, app: Celery, messages: Messages) -> None:
+    put(site, app, "failed", "a", "a", "b")
+    put(site, app, "dead", "a")
+    assert messages.requeue(failed(ids=["a"])).by_id == {"a": 2}
+    assert messages.remove(ids=["a", "b"]).by_id == {"a": 1, "b": 1}
+    assert (messages.count(failed()), site.ready("celery")) == (0, 2)
+
+
+def test_one_that_was_kept_without_its_message(messages: Messages) -> None:
+    text = json.dumps({"body": "x" * 2**20, "headers": {"task": "t", "id": "a"}, "properties": {}})
+    keep_failed(messages.store, "q", "a", text)
+    [message] = messages.select(failed(task="shop.*"))
+    assert (message.id, message.task, message.size) == ("a", "shop.close", 0)
+    assert message.reason == "KeyError, kept without its message, which is too large"
+    assert messages.requeue(ids=["a"]).by_id == {"a": 0}
+    assert messages.remove(ids=["a"]).by_id == {"a": 1}
+
+
+def test_by_task_and_error(messages: Messages) -> None:
+    kinds = [("a", "KeyError", "q"), ("a", "KeyError", "other"), ("b", "OSError", "q"), ("b", "OSError", "q")]
+    text = {"body": "", "properties": {}}
+    for number, (task, error, queue) in enumerate([*kinds, ("a", "KeyError", "q")]):
+        payload = json.dumps({**text, "headers": {"task": task, "id": str(number)}})
+        keep_failed(messages.store, queue, str(number), payload, task, error=error)
+    moments = [message.since for message in messages.select(failed(task="a"))]
+    for selection in (None, failed(), failed(after="1h")):
+        one, other = messages.failures(selection)
+        assert (one.task, one.error, one.count) == ("a", "KeyError", 3)
+        assert (other.task, other.error, other.count) == ("b", "OSError", 2)
+        if selection is not None and selection.has_times:
+            assert (one.first, one.last) == (min(filter(None, moments)), max(filter(None, moments)))
+    assert [group.count for group in messages.failures(failed(queue="other"))] == [1]
+    assert [group.task for group in messages.failures(failed(error="OS*"))] == ["b"]
+    with pytest.raises(ValueError, match="state must be failed"):
+        messages.failures(Selection(state="dead"))
+
+
+class TestRenewed:
+    """What a requeued task is."""
+
+    def test_as_if_it_had_never_been_tried(self, site: Site, app: Celery, messages: Messages) -> None:
+        put(
+            *(site, app, "failed", "a"),
+            expires=3600,
+            retries=3,
+            root_id="root",
+            parent_id="parent",
+            headers={"customer": "Ada", "x-delivery-count": 2, "redelivered": True},
+        )
+        [before] = messages.select(failed())
+        assert (before.headers["retries"], bool(before.headers["expires"])) == (3, True)
+        assert messages.requeue(failed()).count == 1
+        [after] = messages.select(Selection(state="ready"))
+        of_try = {"retries": 0, "expires": None, "x-delivery-count": None, "redelivered": None}
+        assert {name: after.headers.get(name) for name in of_try} == of_try
+        others = before.headers.keys() - of_try.keys()
+        assert {name: after.headers[name] for name in others} == {
+            name: before.headers[name] for name in others
+        }
+        assert (after.failures, after.arguments()) == (0, before.arguments())
+
+    def test_a_part_of_a_chord_leaves_its_group(self, site: Site, app: Celery) -> None:
+        @app.task(name="part")
+        def task() -> None:
+            """A part, and the body."""
+
+        body = task.si()
+        cases = {
+            True: chord([task.si(), task.si()], body),
+            False: group(task.si(), task.si()),
+        }
+        for leaves, workflow in cases.items():
+            workflow.apply_async()
+            payload = site.redis.rpop("celery")
+            assert json.loads(payload)["headers"]["group"]
+            headers = json.loads(renewed(payload))["headers"]
+            assert (headers["group"] is None, headers["group_index"] is None) == (leaves, leaves)
+            site.redis.delete("celery")
+
+    def test_what_cannot_be_read(self) -> None:
+        for foreign in (b"\xff", b"[]", b"{}", b"[" * 100_000):
+            assert renewed(foreign) == foreign
+
+        def message(body: str, **properties: Any) -> bytes:
+            headers = {"task": "t", "group": "g", "retries": 2}
+            return json.dumps({"body": body, "headers": headers, "properties": properties}).encode()
+
+        pickled = b64encode(b"\x80\x04]").decode()
+        for body in (
+            message(pickled, body_encoding="base64"),
+            message("?"),
+            message("[]"),
+            message("[1,2,3]"),
+        ):
+            headers = json.loads(renewed(body))["headers"]
+            assert (headers["group"], headers["retries"]) == (None, 0)
