@@ -94,6 +94,24 @@ def in_words(limits: AnyLimits) -> str:
     return ", ".join(parts) or "no limits"
 
 
+def not_sorted(count: int) -> str:
+    """Says how many messages of a fair queue workers have not sorted by key yet; empty if they have."""
+    return f"{number_of(count)} {'is' if count == 1 else 'are'} not sorted by key yet" if count else ""
+
+
+def will_run(keys: int, ready: int) -> str:
+    """Says of paused keys that their messages run when the queue is not fair any more; empty without keys.
+
+    Arguments:
+        ready: how many ready messages they have, 0 if that is unknown.
+    """
+    if not keys:
+        return ""
+    are, their = ("is", "its") if keys == 1 else ("are", "their")
+    messages = number_of(ready, "ready message") if ready else "messages"
+    return f"{number_of(keys, 'key')} {are} paused: {their} {messages} will run"
+
+
 def made(before: str, after: str) -> str:
     """What was done to a queue that was made fair or plain.
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kombu_redisdelay.broker.members import KEY, check_size
 from kombu_redisdelay.broker.printable import shortened
@@ -54,7 +55,8 @@ def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
         if weight is not None:
             raise ValueError(f"header {WEIGHT_HEADER!r} needs header {KEY_HEADER!r}")
         return None
-    check_key(key, f"header {KEY_HEADER!r}")
+    task = headers.get("task")
+    check_key(key, f"header {KEY_HEADER!r}{f' of task {shortened(task)}' if isinstance(task, str) else ''}")
     if weight is None:
         return FairKey(key)
     check_weight(weight, f"header {WEIGHT_HEADER!r}")
@@ -74,12 +76,18 @@ def member_of(headers: Mapping[str, Any]) -> str | None:
 def check_key(key: object, what: str) -> None:
     """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
     if not isinstance(key, str):
-        raise ValueError(f"{what} must be a text, not {shortened(key)}")
+        hint = f": write str({shortened(key)})" if is_id(key) else ""
+        raise ValueError(f"{what} must be a text, not {shortened(key)}{hint}")
     if _UNUSABLE.search(key):
         raise ValueError(
             f"{what} must have no control characters, quotation marks or backslashes: {key[:LONGEST_KEY]!r}"
         )
     check_size(key, LONGEST_KEY, what)
+
+
+def is_id(key: object) -> bool:
+    """Whether *key* is a number or a UUID, as the ids of tenants often are in a database."""
+    return isinstance(key, (int, UUID)) and not isinstance(key, bool)
 
 
 def check_weight(weight: object, what: str) -> None:

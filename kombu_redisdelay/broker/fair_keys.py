@@ -95,11 +95,17 @@ def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
         yield from _read(store, queue, some)
 
 
+def iter_paused_keys(store: Store, queue: str) -> Iterator[KeyState]:
+    """The same for those keys that are paused."""
+    for some in _pages(store, [("HSCAN", store.keys(queue).key_limits)]):
+        yield from (state for state in _read(store, queue, some) if state.paused_ms is not None)
+
+
 def iter_names(store: Store, queue: str, *, only_limited: bool = False) -> Iterator[str]:
-    """The names of the same keys, which costs less.
+    """The names of the keys of :func:`iter_keys`, which costs less.
 
     Arguments:
-        only_limited: as :func:`iter_limited_keys`.
+        only_limited: those of :func:`iter_limited_keys`.
     """
     sources = _limited_of(store, queue) if only_limited else _all_of(store, queue)
     for some in _pages(store, sources):

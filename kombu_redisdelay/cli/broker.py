@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.fair import NO_KEY, fair_states, limits_of_key
+from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
@@ -115,7 +115,7 @@ class Steered(NamedTuple):
     key: str | None = None
 
     def __str__(self) -> str:
-        return self.queue if self.key is None else f"{self.queue} key {self.key or NO_KEY}"
+        return self.queue if self.key is None else f"{self.queue} key {shown_key(self.key)}"
 
     @property
     def fields(self) -> dict[str, str]:
@@ -142,7 +142,7 @@ def tell_of_keys(store: Store, queues: Sequence[str], keys: Sequence[str]) -> No
         if state != ON:
             echo(f"It takes effect once {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
         if missing := keys_without_messages(store, queue, keys):
-            names = ", ".join(key or NO_KEY for key in missing)
+            names = ", ".join(map(shown_key, missing))
             echo(
                 f"{queue} has no messages now with the key{'s' if len(missing) > 1 else ''} {names}.",
                 err=True,

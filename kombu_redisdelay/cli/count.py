@@ -15,7 +15,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import busy, count, cut, flexible, right, show, show_json, table
 from kombu_redisdelay.operations.failure_groups import FailureGroup
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES
@@ -78,7 +78,7 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
 def _cell(kind: str, value: Any) -> str:
     if kind == "key":
-        return str(value or NO_KEY)
+        return shown_key(value or "")
     return "-" if value in (None, "") else str(value)
 
 

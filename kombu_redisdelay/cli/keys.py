@@ -20,7 +20,7 @@ from kombu_redisdelay.cli.remarks import limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations import key_columns
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import (
     KEY_COLUMNS,
     SORTS,
@@ -119,7 +119,7 @@ def _number(column: KeyColumn, value: int | None) -> Cell:
 
 #: Kind of a column -> makes the cell of a value.
 _CELLS: Mapping[str, Callable[[KeyColumn, Any, datetime], Any]] = {
-    key_columns.KEY: lambda column, value, now: value or NO_KEY,
+    key_columns.KEY: lambda column, value, now: shown_key(value),
     key_columns.NUMBER: lambda column, value, now: _number(column, value),
     key_columns.AGE: lambda column, value, now: age(value),
     key_columns.REASON: lambda column, value, now: value,

@@ -8,7 +8,7 @@ from datetime import datetime
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
-from kombu_redisdelay.words import in_words, number_of, span
+from kombu_redisdelay.words import in_words, not_sorted, number_of, span
 
 
 def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
@@ -30,11 +30,11 @@ def fairness_remarks(queue: QueueStats) -> Iterator[str]:
         waiting += f", {some} paused or at a limit"
     if fairness.state == "off":
         yield f"{name} is not to be fair any more, and workers move its messages back: {waiting}"
-    elif queue.ready and not fairness.keys:
-        unsorted = number_of(queue.ready, "message")
+    elif fairness.unsorted and not fairness.keys:
+        unsorted = number_of(fairness.unsorted)
         yield f"{name} is fair, and workers have not sorted its {unsorted} by key yet"
     else:
-        yield f"{name} is fair: {waiting}"
+        yield ", and ".join(filter(None, (f"{name} is fair: {waiting}", not_sorted(fairness.unsorted))))
     yield from limits_of_keys(name, fairness.limits)
 
 

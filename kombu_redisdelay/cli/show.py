@@ -16,6 +16,7 @@ from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
 from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
+from kombu_redisdelay.operations.fair import said_of_key
 from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
@@ -77,7 +78,7 @@ def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) 
             "id": message.id,
             "queue": message.queue,
             "state": message.state,
-            **({"key": message.key} if message.key else {}),
+            **({"key": key} if (key := said_of_key(message.key, message.headers)) else {}),
             **({} if unique is None else {"unique": unique}),
             **dict(_of_state(message, datetime.now(timezone.utc))),
             **({"waits because": " ".join(why)} if why else {}),

@@ -6,13 +6,13 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from kombu_redisdelay.broker import fair_keys
-from kombu_redisdelay.broker.fair_key import check_key
+from kombu_redisdelay.broker.fair_key import check_key, fair_key_of
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.limits import Limits
@@ -54,6 +54,27 @@ class KeyLimits:
 
 #: Those of a key that has none of its own.
 NO_LIMITS = KeyLimits()
+
+
+def shown_key(key: str) -> str:
+    """*key*, for people: in quotation marks if it is empty, or has spaces at its ends."""
+    return key if key and key == key.strip() else f'"{key}"'
+
+
+def written_key(text: str) -> str:
+    """The key that a person has written, as it is or as :func:`shown_key` shows it."""
+    is_shown = len(text) > 1 and text[0] == text[-1] == '"'
+    return text[1:-1] if is_shown else text
+
+
+def said_of_key(key: str, headers: Mapping[str, Any]) -> str:
+    """The key of a message for people, and what is wrong with its *headers*, if another transport has
+    published it. Empty if it has no key."""
+    try:
+        fair_key_of(headers)
+    except ValueError as exc:
+        return f"{shown_key(key)} ({exc})"
+    return shown_key(key) if key else ""
 
 
 def make_fair(store: Store, queues: Iterable[str], app: Any = None) -> None:
@@ -184,6 +205,15 @@ def resume_key(store: Store, queue: str, key: str) -> None:
     checked_key(key)
     for name in store.partitions.names(queue):
         FairQueues(store).resume_key(name, key)
+
+
+def count_paused(store: Store, queue: str) -> tuple[int, int]:
+    """How many keys of *queue* are paused, and how many ready messages they have, as far as these are sorted
+    by key. Makes a few round trips for every 200 keys that have limits of their own."""
+    states = [
+        state for name in store.partitions.names(queue) for state in fair_keys.iter_paused_keys(store, name)
+    ]
+    return len({state.key for state in states}), sum(sum(state.ready.values()) for state in states)
 
 
 def checked_key(key: str) -> str:

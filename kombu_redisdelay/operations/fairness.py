@@ -31,12 +31,14 @@ class Fairness:
             twice. Of partitions, it is the greatest number.
         keys_at_limit: how many of these wait because of their limits, or are paused.
         limits: the limits of every key.
+        unsorted: how many ready messages workers have not sorted by key yet, or have moved back.
     """
 
     state: str
     keys: int
     keys_at_limit: int
     limits: KeyLimits
+    unsorted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ def fairness_together(each: Sequence[Fairness | None]) -> Fairness | None:
     if not found:
         return None
     keys, at_limit = max(one.keys for one in found), max(one.keys_at_limit for one in found)
-    return Fairness(together([one.state for one in found]), keys, at_limit, found[0].limits)
+    unsorted = sum(one.unsorted for one in found)
+    return Fairness(together([one.state for one in found]), keys, at_limit, found[0].limits, unsorted)
 
 
 def since_ms_of(store: Store, lanes: dict[str, Lanes]) -> dict[str, int]:
@@ -118,5 +121,5 @@ def _lanes(store: Store, name: str, state: str, limits: KeyLimits, replies: Iter
             for key, waiting in islice(zip(pairs[::2], pairs[1::2], strict=True), MOST_FIRST)
             for step in waiting.split()[::2]
         ]
-    fairness = Fairness(state, turns + at_limit, at_limit, limits)
+    fairness = Fairness(state, turns + at_limit, at_limit, limits, unsorted=door)
     return Lanes(fairness, bool(at_limit) and not turns and not door, firsts)

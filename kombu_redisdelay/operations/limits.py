@@ -14,6 +14,7 @@ from kombu_redisdelay.broker.partitions import equal_shares
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.public import public
+from kombu_redisdelay.words import AnyLimits
 
 
 @public
@@ -123,6 +124,18 @@ def rates(
             burst = None
     bursts = shares("burst", _default_burst(interval, count) if burst is None else burst, count)
     return {"interval_us": [interval * count] * count, "burst": bursts}
+
+
+def set_burst(limits: AnyLimits, partitions: int = 1) -> int | None:
+    """The burst of *limits*, if somebody has set it. ``None`` for the default, which follows the rate."""
+    if limits.rate is None:
+        return None
+    try:
+        default = _default_burst(interval_us(limits.rate), partitions)
+    except ValueError:
+        # Another program has written a rate that is too low or too high.
+        return limits.burst
+    return None if limits.burst == default else limits.burst
 
 
 def _default_burst(interval: float, count: int) -> int:

@@ -10,7 +10,7 @@ from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
-from kombu_redisdelay.operations.fair import NO_KEY, limits_of_state
+from kombu_redisdelay.operations.fair import limits_of_state, shown_key
 from kombu_redisdelay.operations.key_stats import is_at_limit
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
@@ -42,7 +42,7 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
 def _reasons_of_key(store: Store, message: MessageInfo, stats: QueueStats) -> Iterator[str]:
     if message.state != READY or stats.fairness is None or stats.fairness.state != ON:
         return
-    names, key = store.partitions.names(message.queue), message.key or NO_KEY
+    names, key = store.partitions.names(message.queue), shown_key(message.key)
     [every] = FairQueues(store).limits(names[:1])
     states = [state for name in names for state in key_states(store, name, [message.key])]
     limits = limits_of_state(every, states[0])

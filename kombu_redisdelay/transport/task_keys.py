@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from kombu_redisdelay.broker.fair_key import (
     DEFAULT_WEIGHT,
@@ -12,6 +13,7 @@ from kombu_redisdelay.broker.fair_key import (
     WEIGHT_HEADER,
     check_key,
     check_weight,
+    is_id,
 )
 from kombu_redisdelay.public import public
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 #: What a task says of its key.
-TaskKey = str | tuple[str, float] | None
+TaskKey = str | int | UUID | tuple[str | int | UUID, float] | None
 
 
 @public
@@ -38,8 +40,9 @@ def keys(app: Celery, function: Callable[[str, Sequence[Any], Mapping[str, Any]]
 
     Arguments:
         function: called with the name, the args and the kwargs of each task. It returns the key, a text of at
-            most 64 bytes; or a pair of the key and its weight, a number from 0.001 to 1000, where a key of
-            weight 2 has twice as many turns as one of weight 1; or ``None`` for a task without a key.
+            most 64 bytes, or a whole number or a UUID, which is made a text; or a pair of the key and its
+            weight, a number from 0.001 to 1000, where a key of weight 2 has twice as many turns as one of
+            weight 1; or ``None`` for a task without a key.
 
     Raises:
         TypeError: *app* is no Celery app, or *function* cannot be called.
@@ -66,6 +69,8 @@ def _checked(found: Any, name: str) -> dict[str, Any] | None:
     if found is None:
         return None
     key, weight = found if isinstance(found, tuple) and len(found) == 2 else (found, DEFAULT_WEIGHT)
+    if is_id(key):
+        key = str(key)
     check_key(key, f"the key of task {name!r}")
     check_weight(weight, f"the weight of the key of task {name!r}")
     return {KEY_HEADER: key} if weight == DEFAULT_WEIGHT else {KEY_HEADER: key, WEIGHT_HEADER: weight}

@@ -10,12 +10,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from kombu_redisdelay.operations.fair import checked_key
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.csrf import sealed
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.web.form import Form, read_ours
+from kombu_redisdelay.web.form import KEY, Form, read_ours
 from kombu_redisdelay.web.key_actions import named
 from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
 from kombu_redisdelay.web.site import (
@@ -40,6 +41,9 @@ _ASKED = ("time", "rate", "burst", "concurrency")
 
 #: A cookie has room for 4096 bytes, and a character may take 12 of them.
 _LONGEST_NOTE = 300
+
+#: What a person has written wrongly is written into the form again, so many characters of it.
+_LONGEST_WRITTEN = 200
 
 #: What is sent by Enter in a list, without a script.
 STAY = "stay"
@@ -73,6 +77,11 @@ def _act(request: Request, form: Form) -> Response:
         return _back(request, form, action, "No message was selected.")
     if action.about == KEYS and not form.selected:
         return _back(request, form, action, "No key was selected.")
+    for each in form.selected if action.about == KEYS else ():
+        try:
+            checked_key(each.id)
+        except ValueError as exc:
+            return _back(request, form, action, str(exc), **{KEY: each.id[:_LONGEST_WRITTEN]})
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
     if action.about == ALL and _are_more(site, form):
@@ -185,9 +194,9 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
     )
 
 
-def _back(request: Request, form: Form, action: Action, note: str) -> Response:
-    """Go back to the page, which shows the *note*."""
-    response = RedirectResponse(_address(request, form, action), 303)
+def _back(request: Request, form: Form, action: Action, note: str, **more: str) -> Response:
+    """Go back to the page, which shows the *note*, and has *more* fields."""
+    response = RedirectResponse(_address(request, form, action, **more), 303)
     response.set_cookie(
         NOTE,
         sealed(request, quoted(text(note, _LONGEST_NOTE))),
@@ -209,9 +218,9 @@ def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
     return "messages", form.choice.fields
 
 
-def _address(request: Request, form: Form, action: Action) -> str:
+def _address(request: Request, form: Form, action: Action, **more: str) -> str:
     page, query = _page(form, action)
-    return address(request, page, **query)
+    return address(request, page, **query, **more)
 
 
 def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import written_key
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.csrf import comes_from_here, is_ours
 from kombu_redisdelay.web.fields import of_query, quoted, unquoted, well_formed
@@ -116,7 +116,7 @@ async def _read(request: Request) -> Form:
         raise HTTPException(413, "The form has too many fields.") from exc
     selected = [Selected.of(value) for name, value in pairs if name == ID]
     written = (value.strip() for name, value in pairs if name == KEY)
-    selected += [Selected("" if key == NO_KEY else key, "") for key in written if key]
+    selected += [Selected(written_key(key), "") for key in written if key]
     fields = {name: value for name, value in pairs if name not in (ID, KEY)}
     return Form(fields, list(dict.fromkeys(selected)), Choice.of(dict(of_query(fields.get(CHOICE, "")))))
 

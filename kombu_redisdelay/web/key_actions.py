@@ -7,18 +7,17 @@ from typing import Any
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.operations import fair
-from kombu_redisdelay.operations.fair import NO_KEY
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.queue_actions import as_fields, filled_in
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
-from kombu_redisdelay.words import in_words, made
+from kombu_redisdelay.words import in_words, made, will_run
 
 
 def named(key: Selected) -> str:
     """A key that is selected, for people."""
-    return key.id or NO_KEY
+    return fair.shown_key(key.id)
 
 
 def which(form: Form) -> str:
@@ -36,9 +35,11 @@ def make_fair(site: Site, form: Form) -> str:
 
 
 def ask_plain(site: Site, form: Form) -> str:
+    queue = form.choice.queue
+    paused = will_run(*fair.count_paused(site.queues.store, queue))
     return (
-        f"Make {name_of(form.choice.queue)} plain? Workers then move its messages back, and serve them "
-        "without turns. The limits of keys stay, and count when it is fair again."
+        f"Make {name_of(queue)} plain? Workers then move its messages back, and serve them without turns. "
+        f"{paused}{'. ' if paused else ''}The limits of keys do not hold until it is fair again."
     )
 
 
@@ -70,7 +71,6 @@ def own_limits(site: Site, form: Form) -> dict[str, str]:
 
 
 def ask_limit(site: Site, form: Form) -> str:
-    _check(form)
     return f"Give {which(form)} of {name_of(form.choice.queue)} other limits?{_of_partitions(site, form)}"
 
 
@@ -83,7 +83,6 @@ def limit(site: Site, form: Form) -> str:
 
 
 def ask_pause(site: Site, form: Form) -> str:
-    _check(form)
     queue = name_of(form.choice.queue)
     return f"Pause {which(form)} of {queue} for all workers? What workers have taken, they run."
 
@@ -94,7 +93,6 @@ def pause(site: Site, form: Form) -> str:
 
 
 def ask_resume(site: Site, form: Form) -> str:
-    _check(form)
     return f"Let workers take messages of {which(form)} from {name_of(form.choice.queue)} again?"
 
 
@@ -112,15 +110,9 @@ def _switched(site: Site, form: Form, switch: Callable[[str], None]) -> str:
 
 
 def _each(form: Form, do: Callable[[str], Any]) -> None:
-    """Do it to each key that is selected; to none, if one cannot be a key."""
-    _check(form)
+    """Do it to each key that is selected."""
     for each in form.selected:
         do(each.id)
-
-
-def _check(form: Form) -> None:
-    for each in form.selected:
-        fair.checked_key(each.id)
 
 
 def _these(form: Form) -> str:

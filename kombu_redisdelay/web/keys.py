@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import NO_KEY, shown_key
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
@@ -18,6 +18,7 @@ from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.fields import well_formed
+from kombu_redisdelay.web.form import KEY as KEY_FIELD
 from kombu_redisdelay.web.site import fields_of, render, site_of
 from kombu_redisdelay.web.sorting import Column, Sorting
 from kombu_redisdelay.words import in_words
@@ -50,7 +51,7 @@ def keys(request: Request) -> Response:
     [stats] = queue_stats(store, [name])
     found = queue_keys(store, name, MOST_KEYS, search)
     took = monotonic() - began
-    matching = [key for key in found.keys if search.casefold() in (key.key or NO_KEY).casefold()]
+    matching = [key for key in found.keys if search.casefold() in shown_key(key.key).casefold()]
     return render(
         request,
         "keys.html",
@@ -63,6 +64,7 @@ def keys(request: Request) -> Response:
         headings={column.name: column for column in COLUMNS},
         sorting=sorting,
         search=search,
+        written=well_formed(fields.get(KEY_FIELD, "")),
         has_search=bool(search) or len(found.keys) > MOST_WITHOUT_SEARCH,
         choice=Choice(queue=name),
         actions=actions(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kombu_redisdelay.operations.limits import set_burst
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import READY, STATES
 from kombu_redisdelay.web.form import Form
@@ -33,7 +34,8 @@ def resume(site: Site, form: Form) -> str:
 
 
 def limits_now(site: Site, form: Form) -> dict[str, str]:
-    return as_fields(site.queues.limits(form.choice.queue))
+    queue = form.choice.queue
+    return as_fields(site.queues.limits(queue), len(site.queues.store.partitions.names(queue)))
 
 
 def ask_limit(site: Site, form: Form) -> str:
@@ -60,9 +62,14 @@ def filled_in(form: Form) -> dict[str, Any]:
     }
 
 
-def as_fields(limits: AnyLimits) -> dict[str, str]:
-    """The same for limits that there are."""
-    each = {"rate": limits.rate, "burst": limits.burst, "concurrency": limits.concurrency}
+def as_fields(limits: AnyLimits, partitions: int = 1) -> dict[str, str]:
+    """The same for limits that there are.
+
+    Arguments:
+        partitions: how many share the burst.
+    """
+    burst = set_burst(limits, partitions)
+    each = {"rate": limits.rate, "burst": burst, "concurrency": limits.concurrency}
     return {name: str(value) for name, value in each.items() if value is not None}
 
 

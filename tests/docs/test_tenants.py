@@ -28,7 +28,11 @@ MIDDLEWARE = []
 """
 
 _TASKS = """
+from concurrent.futures import ThreadPoolExecutor
+
 from celery import shared_task
+
+from shop.tenants import acting_for
 
 @shared_task
 def note(label):
@@ -37,6 +41,17 @@ def note(label):
 @shared_task
 def parent(label):
     note.apply_async([label], queue="children")
+
+@shared_task(bind=True)
+def threaded(self, label):
+    tenant = (self.request.headers or {}).get("x-key")
+
+    def publish():
+        with acting_for(tenant):
+            note.apply_async([label], queue="children")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(publish).result()
 """
 
 _URLS = """
@@ -86,7 +101,7 @@ django.setup()
 from django.db import transaction
 from django.test import AsyncClient, Client
 
-from shop.tasks import note, parent
+from shop.tasks import note, parent, threaded
 from shop.tenants import acting_for, current
 
 def ask(path, tenant):
@@ -112,6 +127,11 @@ with transaction.atomic():
     note.delay_on_commit("committed nobody")
 with acting_for("tenant-7"):
     parent.apply_async(["child"], queue="parents")
+    threaded.apply_async(["of a thread"], queue="parents")
+threaded.apply_async(["of a thread, nobody"], queue="parents")
+with acting_for(42):
+    note.delay("number")
+    note.delay_on_commit("number committed")
 """
 
 
@@ -140,7 +160,7 @@ def test_the_key_is_the_tenant_of_the_request(project: Path, server: RedisServer
     with Messages(server.url()) as messages:
         with worker:
             children = Selection(queue="children")
-            wait_until(lambda: messages.count(children) == 1, 30, "the child is published")
+            wait_until(lambda: messages.count(children) == 3, 30, "the tasks have published")
         found = {ast.literal_eval(each.args)[0]: each.key for each in messages.select()}
     several = {f"{view} {n}": f"tenant-{n}" for view in ("sync", "asynchronous") for n in (0, 1, 2, 7)}
     assert found == {
@@ -150,5 +170,6 @@ def test_the_key_is_the_tenant_of_the_request(project: Path, server: RedisServer
         **{"atomic 7": "tenant-7", "atomic 7 function": "tenant-7"},
         **{"nobody": "", "committed nobody": ""},
         **{"committed 4": "tenant-4", "committed 5": "tenant-5", "by hand 4": "other", "by hand 5": "other"},
-        "child": "tenant-7",
+        **{"child": "tenant-7", "of a thread": "tenant-7", "of a thread, nobody": ""},
+        **{"number": "42", "number committed": "42"},
     }

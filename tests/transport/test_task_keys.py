@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery, chain, chord, group
@@ -125,6 +126,21 @@ class TestCelery:
         app.tasks["sync"].delay()
         assert members(single_site) == ["5 sync"]
 
+    @pytest.mark.parametrize(
+        ("found", "member"),
+        [(7, "1 7"), ((-7, 2), "2 -7"), (0, "1 0"), (UUID(int=10), f"1 {UUID(int=10)}")],
+    )
+    def test_an_id_from_a_database(self, app: Celery, single_site: Site, found: Any, member: str) -> None:
+        keys(app, lambda name, args, kwargs: found)
+        app.tasks["sync"].delay()
+        assert members(single_site) == [member]
+
+    def test_a_header_by_hand_is_a_text(self, app: Celery) -> None:
+        with pytest.raises(
+            ValueError, match=r"'x-key' of task 'sync' must be a text, not 42: write str\(42\)"
+        ):
+            app.tasks["sync"].apply_async(headers={"x-key": 42})
+
     def test_the_call_counts_more(self, app: Celery, single_site: Site) -> None:
         keys(app, tenant_of)
         app.tasks["sync"].apply_async(("a",), headers={"x-key": "b", "x-key-weight": 3})
@@ -155,9 +171,11 @@ class TestCelery:
     @pytest.mark.parametrize(
         ("found", "message"),
         [
-            (5, "the key of task 'sync' must be a text, not 5"),
+            (5.0, "the key of task 'sync' must be a text, not 5.0"),
+            (True, "the key of task 'sync' must be a text, not True"),
             (("a", 0), "the weight of the key of task 'sync' must be a number"),
             (("a", 1, 2), "the key of task 'sync' must be a text"),
+            (10**70, "the key of task 'sync' must have 64 bytes at most"),
         ],
     )
     def test_what_a_function_must_not_return(self, app: Celery, found: Any, message: str) -> None:

@@ -200,7 +200,11 @@ def test_limiting(viewer: Viewer) -> None:
     assert "no limits any more" in viewer.press("Limit", rate="", burst="", concurrency="").text
     # Somebody has limited it since the page was loaded.
     viewer.app.state.site.queues.limit(QUEUE, rate="50/s")
-    assert ("rate", "50/s") in viewer.press("Limit").forms[-1].fields
+    page = viewer.press("Limit")
+    # The burst is the default: it follows the rate, also that which is written now.
+    assert {"rate": "50/s", "burst": ""}.items() <= dict(page.forms[-1].fields).items()
+    viewer.press("Limit", rate="1/s")
+    assert viewer.app.state.site.queues.limits(QUEUE).burst == 1
 
 
 @pytest.mark.parametrize(
