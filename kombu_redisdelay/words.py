@@ -129,5 +129,7 @@ _MADE = {
     ("off", "on"): "is fair again",
     ("", ""): "is not fair",
     ("on", "off"): "will not be fair: workers move its messages back",
+    ("on", ""): "is not fair any more",
+    ("off", ""): "is not fair any more",
     ("off", "off"): "will not be fair: workers are moving its messages back",
 }

@@ -61,6 +61,11 @@ def is_fair(store: Store, queue: str) -> bool:
     return bool(store.server.call("EXISTS", store.keys(queue).fair))
 
 
+def is_on(store: Store, queue: str) -> bool:
+    """Whether *queue* is to be fair, so that pauses and limits of its keys count."""
+    return bool(store.server.call("HGET", store.keys(queue).limits, "fair") == ON.encode())
+
+
 def sorted_in(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
     """For each of *queues*: priority step -> how many messages are sorted in."""
     rows = answers(store.server, (asking_for_sorted_in(store, queue) for queue in queues))

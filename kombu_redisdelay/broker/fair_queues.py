@@ -48,7 +48,8 @@ class FairQueues:
         self._set(queues, {"fair": ON})
 
     def switch_off(self, queues: Sequence[str]) -> None:
-        """Make *queues* plain again. The takes move the messages back, and then a queue is plain."""
+        """Make *queues* plain again. The takes move the messages back, and then a queue is plain. One without
+        messages that are sorted in is plain at once."""
         fair = [queue for queue, state in zip(queues, self.states(queues), strict=True) if state]
         self._set(fair, {"fair": OFF})
 

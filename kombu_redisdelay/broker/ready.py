@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 
-from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, is_fair, iter_keys, sorted_in_of
+from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, is_fair, is_on, iter_keys, sorted_in_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
@@ -31,6 +31,7 @@ class Ready:
         key: whose turn it takes in a fair queue; ``None`` if it is in the ready list.
         in_list: how many of its list are taken before it, if it has a key. Then the position is a guess, as
             if each key had its turn when the one before has none left.
+        is_at_limit: whether its key is paused or at a limit, so that nobody knows when it is taken.
     """
 
     queue: str
@@ -40,6 +41,7 @@ class Ready:
     is_sure: bool
     key: str | None = None
     in_list: int = 0
+    is_at_limit: bool = False
 
 
 class ReadyLists:
@@ -94,14 +96,24 @@ class ReadyLists:
         then what is not sorted in."""
         server, keys = self._store.server, self._store.keys(queue)
         states = list(iter_keys(self._store, queue))
-        position = 0
+        has_limits, position = is_on(self._store, queue), 0
         for step in self._store.steps:
             of_step = [(state.turns.get(step, 0.0), state) for state in states if step in state.ready]
             for _, state in sorted(of_step, key=itemgetter(0)):
+                is_at_limit = has_limits and (state.is_limited or state.paused_ms is not None)
                 for entry in walk(server, [keys.key_list(step, state.key)], texts):
                     before = position + entry.taken_before
-                    yield Ready(queue, step, before, entry.data, entry.is_sure, state.key, entry.taken_before)
-                position += state.ready[step]
+                    yield Ready(
+                        queue,
+                        step,
+                        before,
+                        entry.data,
+                        entry.is_sure,
+                        state.key,
+                        entry.taken_before,
+                        is_at_limit,
+                    )
+                position += 0 if is_at_limit else state.ready[step]
             door = keys.ready_at(step)
             for entry in walk(server, [door], texts):
                 yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)

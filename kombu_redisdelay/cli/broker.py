@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from celery import _state
 
+from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.fair import fair_states, limits_of_key
+from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
+from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
 
@@ -105,18 +108,48 @@ def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)
 
 
-def are_paused(store: Store, queues: Sequence[str], key: str | None) -> list[bool]:
-    """Whether each of *queues*, or with a *key* this key of it, is paused."""
-    if key is None:
-        return [its.is_paused for its in queue_limits(store, queues)]
-    return [limits_of_key(store, queue, key).paused_since is not None for queue in queues]
+class Steered(NamedTuple):
+    """What a command is about to change: a queue, or with a *key* this key of it."""
+
+    queue: str
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return self.queue if self.key is None else f"{self.queue} key {shown_key(self.key)}"
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What names it in JSON."""
+        return {"queue": self.queue, **({} if self.key is None else {"key": self.key})}
+
+    def is_paused(self, store: Store) -> bool:
+        if self.key is None:
+            [its] = queue_limits(store, [self.queue])
+            return its.is_paused
+        return limits_of_key(store, self.queue, self.key).paused_since is not None
 
 
-def tell_of_plain(store: Store, queues: Sequence[str]) -> None:
-    """Say on standard error which of *queues* are not fair, after something was said of their keys."""
+def all_steered(queues: Sequence[str], keys: Sequence[str]) -> list[Steered]:
+    """Each of *queues*, or with *keys* each of these keys of them."""
+    some: list[str | None] = [*keys] or [None]
+    return [Steered(queue, key) for queue in queues for key in some]
+
+
+def tell_of_keys(store: Store, queues: Sequence[str], keys: Sequence[str]) -> None:
+    """Say on standard error what may surprise after *keys* of *queues* were paused or limited: that a queue
+    is not fair, that a key has no messages, and that a key is a name and not a pattern."""
     for queue, state in zip(queues, fair_states(store, queues), strict=True):
-        if state != "on":
-            echo(f"It counts when {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
+        if state != ON:
+            echo(f"It takes effect once {queue} is fair: `celery delayed fair -Q {queue}`.", err=True)
+        if missing := keys_without_messages(store, queue, keys):
+            names = ", ".join(map(shown_key, missing))
+            echo(
+                f"{queue} has no messages now with the key{'s' if len(missing) > 1 else ''} {names}.",
+                err=True,
+            )
+    for key in keys:
+        if re.search(r"[*?[]", key):
+            echo(f"{key} is the name of one key: * ? [ are not wildcards here.", err=True)
 
 
 @contextmanager

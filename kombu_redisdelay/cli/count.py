@@ -15,6 +15,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
 from kombu_redisdelay.cli.output import busy, count, cut, flexible, right, show, show_json, table
 from kombu_redisdelay.operations.failure_groups import FailureGroup
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES
@@ -71,8 +72,14 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     else:
         rows = table(right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds))
         for kind, number in counts.items():
-            rows.add_row(count(number), *("-" if value in (None, "") else str(value) for value in kind))
+            rows.add_row(count(number), *map(_cell, kinds, kind))
         show(rows)
+
+
+def _cell(kind: str, value: Any) -> str:
+    if kind == "key":
+        return shown_key(value or "")
+    return "-" if value in (None, "") else str(value)
 
 
 def is_of_failures(selection: Selection, kinds: tuple[str, ...]) -> bool:

@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
-from kombu_redisdelay.cli.options import json_option, queues_option
+from kombu_redisdelay.cli.options import check_queues, json_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
 from kombu_redisdelay.cli.queues import age
 from kombu_redisdelay.cli.remarks import limits_of_keys
@@ -35,7 +35,7 @@ from kombu_redisdelay.words import number_of
 
 
 @click.command("keys")
-@queues_option
+@click.option("-Q", "--queue", "queues", multiple=True, callback=check_queues, help="The queue.")
 @click.option(
     "--sort",
     type=click.Choice(SORTS),
@@ -72,7 +72,12 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
         for remark in limits_of_keys(found.queue, found.limits):
             echo(remark)
         if found.fair != ON:
-            echo(f"{found.queue} is not fair: `celery delayed fair -Q {found.queue}`.", err=True)
+            vain = (
+                any(own_limits(key.own, datetime.now(timezone.utc)) for key in found.keys)
+                or found.limits.is_limited
+            )
+            effect = ", so pauses and limits of its keys have no effect" if vain else ""
+            echo(f"{found.queue} is not fair{effect}: `celery delayed fair -Q {found.queue}`.", err=True)
     if found.unread:
         echo(
             f"{number_of(found.unread, 'ready message')} are left out: they are not sorted in by key.",

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.cli.broker import connect, tell_of_plain
+from kombu_redisdelay.cli.broker import Steered, all_steered, connect, tell_of_keys
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import force_option, json_option, key_option, queues_option
+from kombu_redisdelay.cli.options import force_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits
+from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
 from kombu_redisdelay.words import in_words
 
@@ -47,7 +47,7 @@ _NONE = {"rate": None, "concurrency": None}
 @click.command("limit")
 @queues_option
 @click.option("--per-key", is_flag=True, help="Limit each key of a fair queue by itself.")
-@key_option
+@keys_option
 @click.option("--rate", type=LimitType(), default=UNCHANGED, help=_HELP["rate"])
 @click.option("--burst", type=LimitType(), default=UNCHANGED, help=_HELP["burst"])
 @click.option("--concurrency", type=LimitType(), default=UNCHANGED, help=_HELP["concurrency"])
@@ -57,7 +57,7 @@ _NONE = {"rate": None, "concurrency": None}
 def command(
     queues: tuple[str, ...],
     per_key: bool,
-    key: str | None,
+    keys: tuple[str, ...],
     clear: bool,
     force: bool,
     as_json: bool,
@@ -67,52 +67,56 @@ def command(
 
     Only the limits that are given change, and the command shows all of them. `stats` shows them later.
     --per-key limits each key of a fair queue. --key gives one key limits of its own in place of these; one
-    that is none is as for each key. `keys` shows them.
+    that is none is as for each key: to free a key from it, give a large number. `keys` shows them.
     """
     changes = {name: value for name, value in given.items() if value is not UNCHANGED}
     if clear and changes:
         raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
     if not clear and not changes:
-        raise click.UsageError(f"Give a limit ({', '.join(f'--{name}' for name in _HELP)}), or --clear.")
-    if per_key and key is not None:
-        raise click.UsageError("Give --per-key for each key, or --key for one, not both.")
+        raise click.UsageError(
+            f"Give a limit ({', '.join(f'--{name}' for name in _HELP)}), or --clear. "
+            "`stats` shows the limits of a queue and of each key, and `keys` those of one key."
+        )
+    if per_key and keys:
+        raise click.UsageError("Give --per-key for each key, or --key for some, not both.")
     if not queues:
         raise click.UsageError("Name the queue with -Q.")
     access = connect(Access, steers=True)
     names = list(dict.fromkeys(queues))
+    each = all_steered(names, keys)
     try:
-        for name in names:
-            _limit(access.store, name, per_key, key, _NONE if clear else changes)
+        for steered in each:
+            _limit(access.store, steered, per_key, _NONE if clear else changes)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    found = {name: _limits(access.store, name, per_key, key) for name in names}
-    which = {"key": key} if key is not None else {"per_key": True} if per_key else {}
+    found = {steered: _limits(access.store, steered, per_key) for steered in each}
     if as_json:
-        show_json({"queue": name, **which, **asdict(its)} for name, its in found.items())
+        which = {"per_key": True} if per_key else {}
+        show_json({**steered.fields, **which, **asdict(its)} for steered, its in found.items())
         return
-    whose = " each key" if per_key else "" if key is None else f" key {key or NO_KEY}"
     # 120/m is read back as 2/s.
     typed: dict[str, Any] = {"rate": changes["rate"]} if "/" in str(changes.get("rate")) else {}
-    for name, its in found.items():
+    for steered, its in found.items():
         is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
-        echo(f"{name}{whose}: {in_words(replace(its, **typed))}{', as each key' if is_as_each else ''}")
-    if which:
-        tell_of_plain(access.store, names)
+        said = f"{in_words(replace(its, **typed))}{', as each key' if is_as_each else ''}"
+        echo(f"{steered}{' each key' if per_key else ''}: {said}")
+    if (keys or per_key) and any(value is not None for value in changes.values()):
+        tell_of_keys(access.store, names, keys)
 
 
-def _limit(store: Store, queue: str, per_key: bool, key: str | None, changes: dict[str, Any]) -> None:
-    if key is not None:
-        fair.limit_key(store, queue, key, **changes)
+def _limit(store: Store, steered: Steered, per_key: bool, changes: dict[str, Any]) -> None:
+    if steered.key is not None:
+        fair.limit_key(store, steered.queue, steered.key, **changes)
     elif per_key:
-        fair.limit_keys(store, queue, **changes)
+        fair.limit_keys(store, steered.queue, **changes)
     else:
-        limits.limit(store, queue, **changes)
+        limits.limit(store, steered.queue, **changes)
 
 
-def _limits(store: Store, queue: str, per_key: bool, key: str | None) -> QueueLimits | KeyLimits:
-    if key is not None:
-        return fair.limits_of_key(store, queue, key)
+def _limits(store: Store, steered: Steered, per_key: bool) -> QueueLimits | KeyLimits:
+    if steered.key is not None:
+        return fair.limits_of_key(store, steered.queue, steered.key)
     if per_key:
-        return fair.limits_of_every_key(store, queue)
-    [found] = limits.queue_limits(store, [queue])
+        return fair.limits_of_every_key(store, steered.queue)
+    [found] = limits.queue_limits(store, [steered.queue])
     return found

@@ -17,7 +17,11 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 
 
-def _check_queues(ctx: click.Context, param: click.Parameter, queues: tuple[str, ...]) -> tuple[str, ...]:
+def check_queues(ctx: click.Context, param: click.Parameter, queues: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    Raises:
+        click.BadParameter: a name is empty.
+    """
     # Such as -Q "$QUEUE" with a variable that is not set.
     if "" in queues:
         raise click.BadParameter("the name of a queue is empty")
@@ -29,7 +33,7 @@ queues_option = click.option(
     "--queue",
     "queues",
     multiple=True,
-    callback=_check_queues,
+    callback=check_queues,
     help="Only this queue; may be given again.",
 )
 force_option = click.option(
@@ -37,22 +41,23 @@ force_option = click.option(
 )
 
 
-def _check_key(ctx: click.Context, param: click.Parameter, key: str | None) -> str | None:
-    if not key:
-        if key is not None:
-            # A script with an empty variable.
-            raise click.BadParameter(f"it is empty; the key of messages without one is {NO_KEY}")
-        return None
+def _check_keys(ctx: click.Context, param: click.Parameter, keys: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in keys:
+        # A script with an empty variable.
+        raise click.BadParameter(f"it is empty; the key of messages without one is {NO_KEY}")
     try:
-        return "" if key == NO_KEY else checked_key(key)
+        return tuple(dict.fromkeys("" if key == NO_KEY else checked_key(key) for key in keys))
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc
 
 
-key_option = click.option(
+keys_option = click.option(
     "--key",
-    callback=_check_key,
-    help=f"Only this key of a fair queue, such as a tenant; {NO_KEY} is messages without one.",
+    "keys",
+    multiple=True,
+    callback=_check_keys,
+    help=f"Only this key of a fair queue, such as a tenant; {NO_KEY} is messages without one. "
+    "May be given again.",
 )
 every_option = click.option(
     "--all", "every", is_flag=True, help="All of them, or those that the other options pick."

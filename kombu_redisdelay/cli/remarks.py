@@ -26,7 +26,8 @@ def fairness_remarks(queue: QueueStats) -> Iterator[str]:
         return
     waiting = f"{number_of(fairness.keys, 'key')} wait{'s' if fairness.keys == 1 else ''}"
     if fairness.keys_at_limit:
-        waiting += f", {fairness.keys_at_limit:,} of them at a limit"
+        some = "and is" if fairness.keys == 1 else f"{fairness.keys_at_limit:,} of them"
+        waiting += f", {some} paused or at a limit"
     if fairness.state == "off":
         yield f"{name} is not to be fair any more, and workers move its messages back: {waiting}"
     elif fairness.unsorted and not fairness.keys:

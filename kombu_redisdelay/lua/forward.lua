@@ -67,6 +67,7 @@ end
 -- include: fair_unacked
 -- include: fair_limits
 -- include: fair_turns
+-- include: fair_end
 -- include: fair_door
 
 local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}

@@ -9,6 +9,7 @@
 -- Keeps: the change counts for each take from now on. What is unacked stays unacked. What was taken counts
 -- against another rate, too: else each change would allow a burst. A queue is paused since the first pause.
 -- Where the concurrency of keys is limited from now on, nothing is taken before what is unacked is counted.
+-- A queue that is not to be fair any more, and has no messages that are sorted in, is not fair at once.
 
 -- include: base
 -- include: clock
@@ -16,6 +17,7 @@
 -- include: number
 -- include: wake
 -- include: fair_counting
+-- include: fair_end
 
 -- Operators pause queues when Redis is full, so it must not refuse this.
 work_when_full(KEYS[1])
@@ -36,6 +38,9 @@ if interval and interval_before and full_at_us and interval ~= interval_before t
   local now_us = clock_us()
   full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
   redis.call('HSET', KEYS[1], 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
+end
+if redis.call('HGET', KEYS[1], 'fair') == 'off' then
+  end_fairness(base_of(KEYS[1]))
 end
 count_keys_from_now(KEYS[1], counted)
 if not has_limits(KEYS[1]) then

@@ -245,6 +245,7 @@ local function for_fair_queues()
   -- include: fair_unacked
   -- include: fair_limits
   -- include: fair_turns
+  -- include: fair_end
   -- include: fair_door
   -- include: fair_take
   return {

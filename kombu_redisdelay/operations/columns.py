@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu_redisdelay.operations.fair import NO_KEY, shown_key
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.states import State
@@ -52,7 +53,7 @@ COLUMNS = {
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
     "tries": Column("Tries", NUMBER, lambda message: message.tries, usual=1),
     "error": Column("Error", TEXT, lambda message: message.error, least=17),
-    "key": Column("Key", TEXT, lambda message: message.key, least=20, usual=""),
+    "key": Column("Key", TEXT, lambda message: shown_key(message.key), least=20, usual=NO_KEY),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
 }

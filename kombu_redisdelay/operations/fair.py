@@ -52,6 +52,10 @@ class KeyLimits:
         return self.rate is not None or self.concurrency is not None
 
 
+#: Those of a key that has none of its own.
+NO_LIMITS = KeyLimits()
+
+
 def shown_key(key: str) -> str:
     """*key*, for people: in quotation marks if it is empty, or has spaces at its ends."""
     return key if key and key == key.strip() else f'"{key}"'

@@ -43,9 +43,9 @@ PAUSED, AT_LIMIT = "paused", "at its limit"
 
 
 def _reason(key: KeyStats) -> str:
-    if key.limits.paused_since is not None:
-        return PAUSED
-    return AT_LIMIT if key.is_at_limit else ""
+    if not key.is_at_limit:
+        return ""
+    return AT_LIMIT if key.limits.paused_since is None else PAUSED
 
 
 #: Name -> column.
@@ -56,7 +56,7 @@ KEY_COLUMNS = {
     SCHEDULED: KeyColumn(SCHEDULED.capitalize(), NUMBER, lambda key: key.scheduled, SCHEDULED),
     UNACKED: KeyColumn(UNACKED.capitalize(), NUMBER, lambda key: key.unacked, UNACKED),
     "reason": KeyColumn("Reason", REASON, _reason),
-    "limits": KeyColumn("Own limits", LIMITS, lambda key: key.limits),
+    "limits": KeyColumn("Own limits", LIMITS, lambda key: key.own),
 }
 
 #: What lists of keys can be sorted by.

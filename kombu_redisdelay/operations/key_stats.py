@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker import fair_keys, members
 from kombu_redisdelay.broker.fair_key import key_of
 from kombu_redisdelay.broker.fair_keys import (
     KEYS_PER_PAGE,
+    ON,
     KeyState,
     greatest_keys,
     iter_names,
@@ -22,7 +23,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.upcoming import upcoming
 from kombu_redisdelay.broker.walk import walk
-from kombu_redisdelay.operations.fair import KeyLimits, key_limits, limits_of_state, together
+from kombu_redisdelay.operations.fair import NO_LIMITS, KeyLimits, key_limits, limits_of_state, together
 from kombu_redisdelay.operations.fairness import fairness_together, lanes_of
 from kombu_redisdelay.public import public
 
@@ -46,7 +47,8 @@ class KeyStats:
         unacked: number of unacked messages. ``None`` if the queue has more than 10,000, for the same reason.
         waiting: seconds for which its oldest ready message has waited; 0 if nothing is ready, ``None`` if
             that is unknown, because another transport has published these messages.
-        limits: whether it is paused, and its limits.
+        limits: whether it is paused, and its limits: its own, and else those of every key.
+        own: the same, without those of every key.
         is_at_limit: whether it has ready messages, and a pause or a limit of this key keeps them.
     """
 
@@ -57,6 +59,7 @@ class KeyStats:
     waiting: float | None
     limits: KeyLimits
     is_at_limit: bool = False
+    own: KeyLimits = NO_LIMITS
 
 
 @public
@@ -117,7 +120,7 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
     for name in names:
         _add_states(store, name, found)
-    [every], now_ms = fair.limits(names[:1]), store.now_ms()
+    [every], now_ms, state = fair.limits(names[:1]), store.now_ms(), together(fair.states(names))
     keys = []
     for key, each in found.items():
         limits = limits_of_state(every, each.states[0])
@@ -128,12 +131,30 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
             unacked=each.unacked if has_unacked else None,
             waiting=_waiting(each.heads, now_ms),
             limits=limits,
-            is_at_limit=bool(each.ready) and any(_is_at_limit(limits, state) for state in each.states),
+            # Limits of keys have no effect where the queue is not fair.
+            is_at_limit=state == ON
+            and bool(each.ready)
+            and any(is_at_limit(limits, its) for its in each.states),
+            own=limits_of_state(fair_keys.KeyLimits(), each.states[0]),
         )
         if key != also or _is_any(stats):
             keys.append(stats)
     count = len(keys) if all(are_all) else max(len(keys), _count(store, names))
-    return QueueKeys(queue, together(fair.states(names)), key_limits(every), keys, count, unread)
+    return QueueKeys(queue, state, key_limits(every), keys, count, unread)
+
+
+def keys_without_messages(store: Store, queue: str, some: Sequence[str]) -> list[str]:
+    """Those of *some* keys of which no message is in *queue*. A key is missing if that is unknown, because
+    more than :data:`MOST_READ` messages would have to be read."""
+    names = store.partitions.names(queue)
+    sorted_in = {state.key for name in names for state in key_states(store, name, some) if state.ready}
+    left = [key for key in some if key not in sorted_in]
+    if not left:
+        return []
+    found: defaultdict[str, _Found] = defaultdict(_Found)
+    unread = sum(_add_door(store, name, found) for name in names)
+    are_read = _add_unacked(store, names, found), _add_scheduled(store, names, found)
+    return [key for key in left if key not in found] if all(are_read) and not unread else []
 
 
 def _add_keys(store: Store, name: str, found: dict[str, _Found], most: int | None) -> bool:
@@ -210,7 +231,8 @@ def _add_states(store: Store, name: str, found: Mapping[str, _Found]) -> None:
             found[state.key].states.append(state)
 
 
-def _is_at_limit(limits: KeyLimits, state: KeyState) -> bool:
+def is_at_limit(limits: KeyLimits, state: KeyState) -> bool:
+    """Whether a pause or a limit keeps the ready messages of a key."""
     # A key is noted as being at its limit when its turn comes.
     is_full = limits.concurrency is not None and (state.unacked or 0) >= limits.concurrency
     return state.is_limited or limits.paused_since is not None or is_full

@@ -27,8 +27,8 @@ class QueueLimits:
         rate: how many messages may be taken in which time, such as ``100/m``; ``None`` for any number.
         burst: with a rate, how many may be taken at once after a while without any; ``None`` without a rate.
         concurrency: how many messages of it may be unacked; ``None`` for any number.
-        throttled: how many times a worker asked and got less than there was, because of the pause or a limit.
-            It begins again at 0 when the last limit is cleared.
+        throttled: how many times a worker asked and got less than there was, because of the pause or a limit;
+            limits of keys do not count. It begins again at 0 when the last limit is cleared.
         per_second: the rate as messages a second; ``None`` without a rate.
     """
 

@@ -36,8 +36,8 @@ class MessageInfo:
             due, by the publisher's clock; unknown if another transport has published it. Unacked: when a
             worker asked for it, by the server's clock. Else ``None``.
         reason: why it is in its state, in one line; empty if there is nothing to say.
-        position: ready: how many messages of its queue, or of its partition, are taken before it. Else
-            ``None``.
+        position: ready: how many messages of its queue, or of its partition, are taken before it; ``None`` if
+            its key in a fair queue is paused or at a limit. Else ``None``.
         worker: unacked: the name of the Celery worker, such as ``celery@web-1``; ``None`` if it is unknown,
             or not one of Celery. Failed: the worker that has run it last.
         host: unacked: the name of this host if the worker runs on it (in the same PID namespace), otherwise

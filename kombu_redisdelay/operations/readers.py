@@ -238,7 +238,7 @@ def _of_ready(found: Ready, number: int) -> Entry:
         found,
         number,
         members.due_ms(found.payload),
-        lambda content: {"position": found.position},
+        lambda content: {"position": None if found.is_at_limit else found.position},
         is_sure=found.is_sure,
     )
 

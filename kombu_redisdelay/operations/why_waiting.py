@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker.fair_keys import ON, key_states
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.fair import limits_of_state, shown_key
+from kombu_redisdelay.operations.key_stats import is_at_limit
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import in_words, number_of
 
 
 def why_waiting(store: Store, message: MessageInfo) -> list[str]:
@@ -31,10 +35,28 @@ def why_waiting(store: Store, message: MessageInfo) -> list[str]:
         times = number_of(message.failures, "time")
         return [f"It has failed {times}, and waits to be tried again."] if message.failures else []
     [stats] = queue_stats(store, [message.queue])
-    return list(_reasons(stats, is_overdue=message.state == SCHEDULED))
+    of_key = list(_reasons_of_key(store, message, stats))
+    return [*of_key, *_reasons(stats, is_overdue=message.state == SCHEDULED, is_known=bool(of_key))]
 
 
-def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
+def _reasons_of_key(store: Store, message: MessageInfo, stats: QueueStats) -> Iterator[str]:
+    if message.state != READY or stats.fairness is None or stats.fairness.state != ON:
+        return
+    names, key = store.partitions.names(message.queue), shown_key(message.key)
+    [every] = FairQueues(store).limits(names[:1])
+    states = [state for name in names for state in key_states(store, name, [message.key])]
+    limits = limits_of_state(every, states[0])
+    if limits.paused_since is not None:
+        yield f"Its key {key} is paused since {limits.paused_since:%Y-%m-%d %H:%M:%S} UTC."
+    elif any(is_at_limit(limits, state) for state in states):
+        yield f"Its key {key} is at its limit: {in_words(limits)}."
+
+
+def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator[str]:
+    """
+    Arguments:
+        is_known: whether workers would not take the message even if they had nothing to do.
+    """
     limits = stats.limits
     if limits.is_paused:
         yield "The queue is paused: workers take nothing from it."
@@ -53,6 +75,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool) -> Iterator[str]:
         yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
     if limits.rate is not None:
         yield f"Workers take no more than {limits.rate} from the queue together."
+    if is_known:
+        return
     if stats.reason == KEY_LIMITS:
         yield "All ready messages of the queue are of keys that are paused, or at their limits."
     unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."

@@ -44,7 +44,7 @@ def test_keys_at_their_limits(site: Site) -> None:
     with site.app.connection_for_read() as connection:
         inbox = Inbox(connection.channel(), QUEUE)
         drain(connection, lambda: len(inbox) == 1 and site.redis.hlen(site.store.keys(QUEUE).limited))
-        assert site.findings("ok")["queue celery"] == "1 key at their limits: a (2 ready)"
+        assert site.findings("ok")["queue celery"] == "1 key at its limit: a (2 ready)"
 
 
 def test_all_partitions_are_looked_at(site: Site) -> None:
@@ -62,7 +62,7 @@ def test_all_partitions_are_looked_at(site: Site) -> None:
     with site.app.connection_for_read() as connection:
         inbox = Inbox(connection.channel(), QUEUE)
         drain(connection, lambda: len(inbox) == 1 and site.redis.hlen(site.store.keys(last).limited))
-        assert site.findings("ok")["queue celery"] == "1 key at their limits: a (3 ready)"
+        assert site.findings("ok")["queue celery"] == "1 key at its limit: a (3 ready)"
         # It is paused in each of them.
         assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
         site.redis.delete(site.store.keys(last).key_list(0, "a"))

@@ -18,6 +18,10 @@ Q = ("-Q", QUEUE)
 def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
     assert site.text("fair", *Q) == "celery is fair now\n"
     assert site.text("fair", *Q) == "celery is fair already\n"
+    # Nothing is to be moved back.
+    assert site.text("fair", *Q, "--off") == "celery is not fair any more\n"
+    site.text("fair", *Q)
+    sort_in(site, "a")
     assert site.text("fair", *Q, "--off") == "celery will not be fair: workers move its messages back\n"
     assert site.rows("fair", *Q, "--off") == [{"queue": QUEUE, "fair": "off"}]
     assert site.text("fair", *Q) == "celery is fair again\n"
@@ -38,7 +42,7 @@ def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
         (("keys",), "Name one queue with -Q."),
         (("keys", *Q, "-Q", "b"), "Name one queue with -Q."),
         (("limit", *Q, "--per-key", "--key", "t", "--rate", "1"), "not both"),
-        (("limit", *Q, "--per-key"), "Give a limit"),
+        (("limit", *Q, "--per-key"), "`keys` those of one key"),
         (("limit", *Q, "--key", "t", "--burst", "3"), "urst needs a rate"),
         (("limit", *Q, "--key", "t\n", "--rate", "3"), " key must have no control characters"),
         (("pause", *Q, "--key", "t" * 65), " key must have 64 bytes at most"),
@@ -93,13 +97,87 @@ def test_a_pause_of_one_key(site: Site) -> None:
 
 
 def test_a_queue_that_is_not_fair_is_told_of(site: Site) -> None:
-    hint = "It counts when celery is fair: `celery delayed fair -Q celery`.\n"
+    site.send(headers={"x-key": "t"})
+    hint = "It takes effect once celery is fair: `celery delayed fair -Q celery`.\n"
     assert site.run("pause", *Q, "--key", "t", "--force").stderr == hint
     assert site.run("limit", *Q, "--per-key", "--rate", "1").stderr == hint
-    site.send(headers={"x-key": "t"})
+    assert site.run("limit", *Q, "--per-key", "--clear").stderr == ""
     result = site.run("keys", *Q)
-    assert result.stdout.splitlines()[1].split()[:2] == ["t", "1"]
-    assert "celery is not fair" in result.stderr
+    line = result.stdout.splitlines()[1]
+    assert line.split()[:2] == ["t", "1"]
+    assert line.split()[5:7] == ["paused", "for"]
+    assert "celery is not fair, so pauses and limits of its keys have no effect: " in result.stderr
+
+
+def test_several_keys(site: Site) -> None:
+    site.text("fair", *Q)
+    each = ("--key", "a", "--key", "b", "--key", "a")
+    assert site.text("pause", *Q, *each) == "celery key a paused\ncelery key b paused\n"
+    assert site.text("limit", *Q, *each, "--concurrency", "3") == (
+        "celery key a: concurrency 3\ncelery key b: concurrency 3\n"
+    )
+    assert [row["key"] for row in site.rows("limit", *Q, *each, "--clear")] == ["a", "b"]
+    assert [row["resumed"] for row in site.rows("resume", *Q, *each, "--key", "c")] == [True, True, False]
+
+
+def test_a_key_without_messages_is_told_of(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, "a")
+    site.send(headers={"x-key": "b"})
+    site.send(headers={"x-key": "c"}, countdown=60)
+    assert site.run("pause", *Q, *(word for key in "abc" for word in ("--key", key))).stderr == ""
+    result = site.run("limit", *Q, "--key", "a", "--key", "te*", "--key", '""', "--rate", "1")
+    assert result.stderr == (
+        'celery has no messages now with the keys te*, "".\n'
+        "te* is the name of one key: * ? [ are not wildcards here.\n"
+    )
+
+
+def test_switching_off_asks_if_keys_are_paused(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, *"aabc")
+    for key in "ab":
+        site.text("pause", *Q, "--key", key)
+    site.text("limit", *Q, "--key", "c", "--rate", "1")
+    result = site.run("fair", *Q, "--off", input="n\n")
+    assert result.exit_code == 1
+    assert "2 keys of celery are paused: their 3 ready messages will run. " in result.stderr
+    assert "The limits of keys of celery have no effect until it is fair again. " in result.stderr
+    assert site.text("fair", *Q) == "celery is fair already\n"
+    assert "will not be fair" in site.text("fair", *Q, "--off", "--yes")
+
+
+def test_messages_of_a_paused_key(site: Site) -> None:
+    site.text("fair", *Q)
+    sort_in(site, *"abb")
+    site.text("pause", *Q, "--key", "b")
+    site.add_consumer("alive", 60_000, holds=1)
+    rows = site.rows("list", "--state", "ready")
+    assert sorted((row["key"], row["position"]) for row in rows) == [("a", 0), ("b", None), ("b", None)]
+    id = next(row["id"] for row in rows if row["key"] == "b")
+    [said] = [line for line in site.text("show", id).splitlines() if line.startswith("waits because")]
+    assert re.search(r" Its key b is paused since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said)
+    assert site.rows("count", "--by", "key", "--state", "ready") == [
+        {"key": "b", "messages": 2},
+        {"key": "a", "messages": 1},
+    ]
+
+
+def test_the_only_key_is_paused(site: Site) -> None:
+    site.text("fair", *Q)
+    site.text("pause", *Q, "--key", "a")
+    site.send(headers={"x-key": "a"})
+    with site.app.connection_for_read() as connection:
+        _inbox = Inbox(connection.channel(), QUEUE)
+        drain(connection, lambda: site.redis.hlen(site.store.keys(QUEUE).limited) == 1)
+    assert "celery is fair: 1 key waits, and is paused or at a limit\n" in site.text("stats")
+
+
+def test_no_key_is_written_in_one_way(site: Site) -> None:
+    site.send(headers={"x-key": "a"})
+    site.send()
+    for words in (("keys", *Q), ("count", "--by", "key"), ("list", "--state", "ready")):
+        assert ' ""' in site.text(*words).replace("\n", " ")
 
 
 def test_keys(site: Site) -> None:
@@ -116,7 +194,7 @@ def test_keys(site: Site) -> None:
     assert header.split() == ["KEY", "READY", "WAIT", "SCHEDULED", "UNACKED", "REASON", "OWN", "LIMITS"]
     assert [line.split()[0] for line in lines] == ["tenant-2", '""', "tenant-10"]
     assert " paused  paused for " in lines[0]
-    assert lines[2].endswith("100/m, burst 7, concurrency 1")
+    assert lines[2].endswith(" 100/m, burst 7")
     assert remark == "each key of celery is limited: concurrency 1"
     assert [row["key"] for row in site.rows("keys", *Q, "--sort", "key")] == ["", "tenant-2", "tenant-10"]
     result = site.run("keys", *Q, "--sort", "scheduled", "--limit", "1", "--json")
@@ -211,8 +289,8 @@ def test_stats(site: Site) -> None:
         drain(connection, counts)
         [row] = site.rows("stats")
         assert 0 < row["waiting"] < 60
-        assert "of keys that are paused, or at their limits" in site.text("show", last)
-    assert "celery is fair: 3 keys wait, 3 of them at a limit\n" in site.text("stats")
+        assert " Its key t2 is at its limit: 1/h, burst 1.\n" in site.text("show", last)
+    assert "celery is fair: 3 keys wait, 3 of them paused or at a limit\n" in site.text("stats")
 
 
 def test_metrics(site: Site) -> None:

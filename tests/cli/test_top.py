@@ -162,7 +162,7 @@ def test_fair_queues_are_said_below_them() -> None:
     held = replace(fair, fairness=replace(fairness, keys_at_limit=3), reason=KEY_LIMITS)
     busier = [replace(_QUEUE, queue=f"q{n:02}", ready=1000) for n in range(40)]
     shown = lines(render(View("redisdelay://"), [*busier, held], 100.0))
-    assert "celery is fair: 3 keys wait, 3 of them at a limit" in shown
+    assert "celery is fair: 3 keys wait, 3 of them paused or at a limit" in shown
     assert "all ready messages of celery wait because of key limits" in shown
     # It is held back, so it has room.
     assert any(re.match(r"celery +10", line) for line in shown)

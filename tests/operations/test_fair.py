@@ -44,9 +44,9 @@ def test_a_queue_is_made_fair_and_plain(queues: Queues) -> None:
     assert state(queues) == ""
     queues.make_fair(["celery", "b"])
     assert (state(queues), state(queues, "b")) == ("on", "on")
-    # Nobody has to move anything back: a consumer is the one who finds that out.
+    # Nothing is to be moved back.
     queues.make_plain("celery")
-    assert state(queues) == "off"
+    assert state(queues) == ""
     queues.make_plain("never")
     assert state(queues, "never") == ""
 

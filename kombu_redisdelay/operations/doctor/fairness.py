@@ -111,4 +111,5 @@ def _limited(queue: str, states: Iterable[KeyState], are_all: bool, app: Any) ->
         by_size = sorted(at_limit, key=lambda key: -at_limit[key])
         each = [f"{key} ({at_limit[key]:,} ready)" for key in by_size]
         count = f"{number_of(len(at_limit), 'key')}{or_more}"
-        yield ok(check, f"{count} at their limits: {first_of(each, MOST_NAMED)}")
+        its = "its limit" if count == "1 key" else "their limits"
+        yield ok(check, f"{count} at {its}: {first_of(each, MOST_NAMED)}")
