@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.fair_key import member_of
 from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
@@ -23,6 +22,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey, check_id, id_in
 from kombu_redisdelay.transport.fates import Fate
+from kombu_redisdelay.transport.published_key import published_key
 
 #: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
 CONTINUED = ("retries", "replaced_task_nesting")
@@ -91,7 +91,7 @@ class KeyedMessage(NamedTuple):
         if instead.at_latest_ms:
             message = due_at(message, instead.at_latest_ms)
         when = due(message)
-        key, unique = member_of(message["headers"]), self.unique.member(id)
+        key, unique = published_key(message), self.unique.member(id)
         text = text_with_due_and_key(self.encode(message), deliverable_ms(when), unique, key)
         return self.store.publish_unique(
             self.queue,

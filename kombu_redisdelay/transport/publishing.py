@@ -14,7 +14,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.fair_key import member_of
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -38,6 +37,7 @@ from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag,
 from kombu_redisdelay.transport.new_work import is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
+from kombu_redisdelay.transport.published_key import published_key
 from kombu_redisdelay.transport.sizes import Sizes
 
 logger = logging.getLogger(__name__)
@@ -314,8 +314,7 @@ class PublishingChannel(DeclaringChannel):
         if when is None and conflict != KEEP:
             when = Due()
         step = self.priority(self._get_message_priority(message))
-        key = member_of(message["headers"]) if message["headers"] else None
-        payload = self._encode(with_own(message, deliverable_ms(when), key))
+        payload = self._encode(with_own(message, deliverable_ms(when), published_key(message)))
         if when is None:
             return self.store.put(queue, step, payload, bound=bound)
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)

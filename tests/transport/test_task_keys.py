@@ -146,8 +146,17 @@ class TestCelery:
         app.tasks["sync"].apply_async(("a",), headers={"x-key": "b", "x-key-weight": 3})
         assert members(single_site) == ["3 b"]
 
-    def test_what_a_worker_publishes(self, app: Celery) -> None:
+    def test_what_a_worker_publishes(
+        self, app: Celery, single_site: Site, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Retries, children, the rest of a chain and the body of a chord."""
+        # As a producer of redis:// writes it.
+        foreign = [app.tasks["sync"].delay(again=True), app.tasks["parent"].delay()]
+        client, ready = single_site.client_of("celery"), single_site.keys("celery").ready
+        for _ in foreign:
+            message = json.loads(client.rpop(ready))
+            message["headers"]["x-key"] = 42
+            client.lpush(ready, json.dumps(message))
         keys(
             app,
             lambda name, args, kwargs: (
@@ -162,6 +171,10 @@ class TestCelery:
             perform_ping_check=False,
             shutdown_timeout=30,
         ):
+            assert foreign[0].get(20) == 42
+            assert app.AsyncResult(foreign[1].get(20)).get(20) == 42
+            said = "Published without a key: header 'x-key' of task 'sync' must be a text, not 42"
+            assert said in caplog.text
             assert sync.delay("a", again=True).get(20) == "a"
             child = parent.apply_async(headers={"x-key": "p"}).get(20)
             assert app.AsyncResult(child).get(20) == "p"
