@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.operations.verbs import VERBS
 from tests.cli.site import QUEUE, Site, payload
 from tests.failed import SECRET, keep_failed
 
@@ -68,7 +69,8 @@ def test_which_state_is_meant(site: Site) -> None:
     for words in (("requeue", "--all"), ("remove", "-Q", QUEUE), ("requeue", "--task", "*")):
         result = site.run(*words, "--yes")
         assert result.exit_code == 2
-        assert "Say which: --state failed or --state dead." in result.stderr
+        which = " or ".join(f"--state {state}" for state in VERBS["requeue"].states)
+        assert f"Say which: {which}." in result.stderr
     assert (
         site.text("requeue", "--state", "failed", "--all", "--dry-run") == "Would requeue 2 failed tasks.\n"
     )
