@@ -52,6 +52,14 @@ def test_two_at_once_share_nothing(site: Installation, pool: str) -> None:
         workers[1].wait_ready()
 
 
+def test_one_that_is_killed_as_soon_as_it_is_known(site: Installation) -> None:
+    """It leads its group by then. Else it would outlive the kill, and be waited for."""
+    for _ in range(20):
+        worker = site.start_worker(pool="solo")
+        assert os.getpgid(worker.pid) == worker.pid
+        worker.kill()
+
+
 PROGRAM = """
 import sys, time
 from pathlib import Path

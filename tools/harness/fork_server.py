@@ -100,15 +100,16 @@ class ForkServer:
             for file in standard:
                 os.close(file)
             self._channels[pid] = channel
-            channel.send(b"%d\n" % pid)
             return False
         signal.set_wakeup_fd(-1)
         self._signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for each in (self._requests, self._wake, self._waker, channel, *self._channels.values()):
-            each.close()
         os.setsid()
         die_with(server)
+        # Not before it leads a group: who knows the PID may kill the group.
+        channel.send(b"%d\n" % os.getpid())
+        for each in (self._requests, self._wake, self._waker, channel, *self._channels.values()):
+            each.close()
         for number, file in enumerate(standard):
             os.dup2(file, number)
             os.close(file)
