@@ -44,6 +44,9 @@ _GROUP = re.compile(rb"(\d{1,15}) (\d{1,15}) (\d{1,15})")
 #: What fail.lua returns for a task that is not kept.
 _NOT_KEPT = 2
 
+#: No process starts a task as late as this, in seconds since the epoch.
+_LATEST = 1e11
+
 #: A head (lua/include/failed.lua). Longer numbers are not ours.
 _HEAD = re.compile(rb"(\d{1,18}) (\d{1,18}) (\S+) (\S+) (\S+) (.*)", re.DOTALL)
 
@@ -140,7 +143,7 @@ class FailedTask:
             traceback,
             worker,
             tries if isinstance(tries, int) else 0,
-            started if isinstance(started, (int, float)) else None,
+            started if isinstance(started, (int, float)) and 0 <= started < _LATEST else None,
         )
 
     @property

@@ -18,6 +18,7 @@
 -- include: stored
 -- include: members
 -- include: duplicates
+-- include: full
 -- include: history
 -- include: unique
 -- include: unique_unacked
@@ -40,7 +41,7 @@ local
   count, age_ms, bytes = unpack(ARGV)
 
 -- More are left to the next failure, and to maintenance.
-local MOST_TRIMMED = 10
+local MOST_TRIMMED = 100
 
 local base, now_us = base_of(KEYS[2]), clock_us()
 local now_ms = now_us / 1000
@@ -99,6 +100,9 @@ if copy == '' then
   if is_limited == '1' then
     wake(KEYS[2])
   end
+else
+  -- It is counted also if it was refused.
+  work_when_full(KEYS[1])
 end
 if outcome ~= IS_THERE then
   note(KEYS[2], 'failed_tasks', 1)

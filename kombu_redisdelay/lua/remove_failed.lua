@@ -33,7 +33,7 @@ for i = 3, #ARGV, 3 do
   local function remove()
     return remove_failed(keys, name, now_ms)
   end
-  if redis.call('HGET', keys.heads, name) ~= head then
+  if (redis.call('HGET', keys.heads, name) or '') ~= head then
     done = 0
   elseif ARGV[1] == 'requeue' then
     done = requeue(base, stored_step(stored), stored_payload(stored), remove)

@@ -95,5 +95,5 @@ def _known(found: FailedTask) -> Mapping[str, Any]:
         "traceback": failure.traceback,
         "worker": failure.worker or None,
         "tries": failure.tries,
-        "started": None if started is None or not isfinite(started) else from_ms(started * 1000),
+        "started": None if started is None else from_ms(started * 1000),
     }

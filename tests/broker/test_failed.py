@@ -102,10 +102,20 @@ class TestWhatIsKept:
 
     def test_foreign_bytes_are_no_failure(self, rig: Rig) -> None:
         fail_all(rig, "1")
-        for head in (b"", b"what?", b"1 2 a b c not JSON", b"1 2 a b c []", b"1 2 a b c [" * 10_000):
+        heads = [b"", b"what?", b"1 2 a b c not JSON", b"1 2 a b c []", b"1 2 a b c [" * 10_000]
+        heads += [b'1 2 a b c {"started": %b}' % number for number in (b"9" * 400, b"1e300", b"NaN", b"-1")]
+        for head in heads:
             rig.client.hset(rig.store.keys("q").failed_heads, "1", head)
             [task] = FailedTasks(rig.store).iter("q", Part(None, None))
             assert (task.failure.text, task.failure.tries, task.id) == ("", 0, "1")
+            assert task.failure.started is None
+
+    def test_one_without_a_head_can_be_removed(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        rig.client.hdel(rig.store.keys("q").failed_heads, "1")
+        tasks = FailedTasks(rig.store)
+        assert len(list(tasks.take_out("q", REMOVE, tasks.iter("q", Part(None, None))))) == 1
+        assert tasks.counts(["q"]) == [0]
 
     def test_what_another_program_has_put_there_does_not_stop_the_ack(
         self, rig: Rig, caplog: pytest.LogCaptureFixture
@@ -178,9 +188,16 @@ class TestHowMuch:
         assert ids(rig) == ["6"]
 
     def test_what_is_left_of_a_larger_limit_goes_bit_by_bit(self, rig: Rig) -> None:
-        fail_all(rig, *map(str, range(25)))
+        fail_all(rig, *map(str, range(60)))
+        fail_all(rig, *map(str, range(60, 120)))
         fail_all(rig, "more", options=keeping(count=5))
-        assert len(ids(rig)) == 16
+        assert len(ids(rig)) == 21
+
+    def test_bytes_that_are_no_number_drop_none(self, rig: Rig) -> None:
+        fail_all(rig, "1")
+        rig.client.hset(rig.key("q", "failed:groups"), "", "nan")
+        fail_all(rig, "2")
+        assert FailedTasks(rig.store).counts(["q"]) == [2]
 
     def test_all_of_it_has_a_time_to_live(self, rig: Rig) -> None:
         fail_all(rig, "1", options=keeping(age=60))

@@ -55,6 +55,11 @@ local function count_bytes(keys, bytes)
   redis.pcall('HINCRBY', keys.groups, '', string.format('%.0f', bytes))
 end
 
+local function bytes_of_all(keys)
+  -- As above.
+  return tonumber(string.match(redis.call('HGET', keys.groups, '') or '', '^%d+$') or 0)
+end
+
 -- Returns 1 if it was there, else 0.
 local function remove_failed(keys, name, now_ms)
   local head = redis.call('HGET', keys.heads, name)
@@ -81,7 +86,7 @@ local function trim_failed(keys, limits, now_ms, most)
     local is_within = not oldest
       or redis.call('ZCARD', keys.list) <= limits.count
         and tonumber(since_ms) >= now_ms - limits.age_ms
-        and (tonumber(redis.call('HGET', keys.groups, '')) or 0) <= limits.bytes
+        and bytes_of_all(keys) <= limits.bytes
     if is_within then
       break
     end
