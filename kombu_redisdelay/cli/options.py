@@ -10,7 +10,13 @@ import click
 
 from kombu_redisdelay.operations.calls import ARGUMENTS
 from kombu_redisdelay.operations.fair import NO_KEY, checked_key
-from kombu_redisdelay.operations.moments import Time, parse_distance, parse_moment, parse_shift, parse_time
+from kombu_redisdelay.operations.typed_times import (
+    Time,
+    parse_distance,
+    parse_moment,
+    parse_shift,
+    parse_time,
+)
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -22,7 +22,7 @@
 -- include: dead
 -- include: history
 -- include: unique
--- include: requeue
+-- include: requeue_kept
 
 local base = base_of(KEYS[3])
 local reply, requeued = {}, 0

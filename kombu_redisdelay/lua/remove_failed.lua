@@ -22,7 +22,7 @@
 -- include: history
 -- include: unique
 -- include: failed
--- include: requeue
+-- include: requeue_kept
 
 local base = base_of(KEYS[3])
 local keys, now_ms = failed_keys(base), clock_us() / 1000

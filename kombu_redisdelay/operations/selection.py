@@ -13,10 +13,10 @@ from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import has_expired, is_related, is_task
 from kombu_redisdelay.operations.fair import NO_KEY
-from kombu_redisdelay.operations.moments import ago, from_now, parse_time
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import FAILED, STATES, UNACKED, State
+from kombu_redisdelay.operations.typed_times import ago, from_now, parse_time
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.

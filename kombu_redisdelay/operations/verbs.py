@@ -21,8 +21,8 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import written
-from kombu_redisdelay.operations.due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.failed_reader import FailedReader
+from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
 from kombu_redisdelay.operations.renewing import renewed
 from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED

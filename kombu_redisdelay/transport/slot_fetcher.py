@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.foreign import Foreign
-from kombu_redisdelay.transport.hot import HotQueues
+from kombu_redisdelay.transport.hot_queues import HotQueues
 from kombu_redisdelay.transport.waiting import WaitingTasks
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.

@@ -11,9 +11,9 @@ from typing import Any
 from starlette.requests import Request
 
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
-from kombu_redisdelay.operations.moments import parse_time
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.typed_times import parse_time
 from kombu_redisdelay.operations.verbs import VERBS, Verb
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
