@@ -13,6 +13,9 @@ LONGEST_TEXT, LONGEST_TRACEBACK = 1000, 8000
 #: The longest name of a task or of a class of exceptions, in characters.
 LONGEST_NAME = 200
 
+#: No task is tried more often than this.
+MOST_TRIES = 10**9
+
 #: How much of a long traceback is kept from its beginning, in characters. The rest is from its end, which
 #: says what has happened.
 _FROM_BEGINNING = LONGEST_TRACEBACK // 4
@@ -65,8 +68,14 @@ def text_of(error: object) -> str:
     """What *error* says, as far as it is kept. It may be of any size, and may not be a text at all."""
     try:
         return str(error)[:LONGEST_TEXT]
-    except Exception:
+    except BaseException:
+        # Code of the application, in the main process of a worker: it must not end that, whatever it raises.
         return ""
+
+
+def tries_after(retries: object) -> int:
+    """How often a task was tried that Celery, or whoever wrote its message, says was retried so often."""
+    return min(max(retries, 0), MOST_TRIES - 1) + 1 if isinstance(retries, int) else 1
 
 
 def shortened_traceback(traceback: object) -> str:

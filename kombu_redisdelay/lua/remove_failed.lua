@@ -27,6 +27,8 @@
 local base = base_of(KEYS[3])
 local keys, now_ms = failed_keys(base), clock_us() / 1000
 local reply, requeued = {}, 0
+-- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
+expect_failed(keys)
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local done

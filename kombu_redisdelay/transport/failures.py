@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any
 from weakref import ref
 
-from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of
+from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of, tries_after
 from kombu_redisdelay.broker.message import stored_id, which
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import stored_again
@@ -161,7 +161,6 @@ def _failure(request: Any, error: Any, said: object, traceback: object) -> Failu
 
     # An exception that could not be pickled comes as another one, which has the name.
     is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
-    retries = request.request_dict.get("retries")
     return Failure(
         id=stored_id(str(request.id)),
         task=name(request.type),
@@ -169,6 +168,6 @@ def _failure(request: Any, error: Any, said: object, traceback: object) -> Failu
         text=text_of(said),
         traceback=shortened_traceback(traceback),
         worker=str(request.hostname),
-        tries=(retries if isinstance(retries, int) else 0) + 1,
+        tries=tries_after(request.request_dict.get("retries")),
         started=request.time_start,
     )

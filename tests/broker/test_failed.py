@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 
 import pytest
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.by_time import Part
@@ -15,9 +16,11 @@ from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
     LONGEST_TEXT,
     LONGEST_TRACEBACK,
+    MOST_TRIES,
     name,
     shortened_traceback,
     text_of,
+    tries_after,
 )
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
@@ -129,6 +132,20 @@ class TestWhatIsKept:
         [record] = caplog.records
         assert (record.levelno, "tasks.fail[1]" in record.getMessage()) == (logging.ERROR, True)
         finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
+
+    @pytest.mark.parametrize("key", ["failed:heads", "failed:messages", "failed:groups", "failed:duplicates"])
+    @pytest.mark.parametrize("how", [REQUEUE, REMOVE])
+    def test_what_another_program_has_put_there_loses_none(self, rig: Rig, key: str, how: str) -> None:
+        fail_all(rig, "1")
+        tasks, found = FailedTasks(rig.store), rig.failed("q")
+        saved = rig.client.dump(rig.key("q", key))
+        rig.client.set(rig.key("q", key), "foreign")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            list(tasks.take_out("q", how, found))
+        rig.client.delete(rig.key("q", key))
+        if saved:
+            rig.client.restore(rig.key("q", key), 0, saved)
+        assert (rig.failed("q"), rig.ready("q")) == (found, [])
 
 
 class TestAsAnAck:
@@ -279,10 +296,11 @@ class TestBounds:
         assert "\n" not in failure.details
         assert json.loads(failure.details)["text"] == text[:LONGEST_TEXT]
 
-    def test_an_error_that_cannot_be_a_text(self) -> None:
+    @pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
+    def test_an_error_that_cannot_be_a_text(self, kind: type[BaseException]) -> None:
         class Odd(Exception):
             def __str__(self) -> str:
-                raise RuntimeError
+                raise kind
 
         assert text_of(Odd()) == ""
 
@@ -293,6 +311,13 @@ class TestBounds:
         assert short.startswith("first")
         assert short.endswith("last")
         assert (shortened_traceback(None), shortened_traceback("all")) == ("", "all")
+
+    @pytest.mark.parametrize(
+        ("retries", "tries"), [(0, 1), (3, 4), (-5, 1), (10**4300 - 1, MOST_TRIES), ("3", 1), (None, 1)]
+    )
+    def test_tries(self, retries: object, tries: int) -> None:
+        failure = a_failure("1")._replace(tries=tries_after(retries))
+        assert json.loads(failure.details)["tries"] == tries
 
     def test_names(self) -> None:
         assert name("a b") == "ab"

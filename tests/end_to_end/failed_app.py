@@ -32,6 +32,13 @@ class Textless(Exception):
         raise RuntimeError("no text")
 
 
+class Leaving(Exception):
+    """An exception whose text would end the process that asks for it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
 def raise_it(task: Any, **secrets: Any) -> None:
     raise KeyError("wrong\n\x1b[31mkey")
 
@@ -63,6 +70,10 @@ def raise_unpicklable(task: Any) -> None:
 
 def raise_textless(task: Any) -> None:
     raise Textless
+
+
+def raise_leaving(task: Any) -> None:
+    raise Leaving
 
 
 def raise_long(task: Any) -> None:
@@ -99,6 +110,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "requeue": (reject_and_requeue, {}),
     "unpicklable": (raise_unpicklable, {}),
     "textless": (raise_textless, {}),
+    "leaving": (raise_leaving, {}),
     "long": (raise_long, {}),
     "not_acked": (raise_it, {"acks_on_failure_or_timeout": False}),
     "soft": (take_too_long, {"soft_time_limit": 0.5}),

@@ -35,6 +35,7 @@ EARLY: dict[str, str | None] = {
     "requeue": "Reject",
     "unpicklable": "Unpicklable",
     "textless": "Textless",
+    "leaving": "Leaving",
     "long": "ValueError",
     "not_acked": "KeyError",
     "succeed": None,

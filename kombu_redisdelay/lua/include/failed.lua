@@ -23,20 +23,17 @@ local function failed_keys(base)
   }
 end
 
--- Whether each key has the right type: another program may have put something else there.
+-- Raises an error if a key has another type: another program may have put something else there.
+local function expect_failed(keys)
+  redis.call('ZCARD', keys.list)
+  redis.call('HLEN', keys.heads)
+  redis.call('HLEN', keys.messages)
+  redis.call('HLEN', keys.groups)
+  redis.call('ZCARD', keys.duplicates)
+end
+
 local function are_usable(keys)
-  for _, look in ipairs({
-    { 'ZCARD', keys.list },
-    { 'HLEN', keys.heads },
-    { 'HLEN', keys.messages },
-    { 'HLEN', keys.groups },
-    { 'ZCARD', keys.duplicates },
-  }) do
-    if type(redis.pcall(unpack(look))) ~= 'number' then
-      return false
-    end
-  end
-  return true
+  return (pcall(expect_failed, keys))
 end
 
 local function count_failed(keys, group, by, now_ms)
