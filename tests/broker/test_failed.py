@@ -216,6 +216,19 @@ class TestHowMuch:
         fail_all(rig, "2")
         assert FailedTasks(rig.store).counts(["q"]) == [2]
 
+    def test_of_different_limits_the_smallest_hold(self, rig: Rig) -> None:
+        """Each consumer drops what is too much by its own: docs/failed.rst says so."""
+        fail_all(rig, "1", "2", options=keeping(age=2 * HOUR / 1000))
+        fail_all(rig, "3", options=keeping(age=HOUR / 1000))
+        key = rig.store.keys("q").failed
+        # All of them are as old, at the most, when their keys expire.
+        assert rig.client.pttl(key) <= HOUR
+        fail_all(rig, "4", options=keeping(age=2 * HOUR / 1000))
+        assert HOUR < rig.client.pttl(key) <= 2 * HOUR
+        rig.database.advance(HOUR)
+        fail_all(rig, "5", options=keeping(age=HOUR / 1000))
+        assert ids(rig) == ["5"]
+
     def test_all_of_it_has_a_time_to_live(self, rig: Rig) -> None:
         fail_all(rig, "1", options=keeping(age=60))
         me = rig.consumer(options=keeping(age=60))

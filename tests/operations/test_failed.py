@@ -10,6 +10,9 @@ import pytest
 from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker import failed as broker
+from kombu_redisdelay.broker.by_time import FIRST_PAGE
+from kombu_redisdelay.operations import verbs
 from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
 from kombu_redisdelay.operations.renewing import renewed
 from tests.failed import SECRET, keep_failed
@@ -56,6 +59,26 @@ def test_several_with_one_id(site: Site, app: Celery, messages: Messages) -> Non
     assert messages.requeue(failed(ids=["a"])).by_id == {"a": 2}
     assert messages.remove(ids=["a", "b"]).by_id == {"a": 1, "b": 1}
     assert (messages.count(failed()), site.ready("celery")) == (0, 2)
+
+
+def test_what_fails_again_meanwhile_is_not_requeued_again(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "TASKS_PER_CALL", 1)
+    # More than are read at first.
+    count = FIRST_PAGE + 2
+    put(site, app, "failed", *map(str, range(count)))
+    renew = verbs.renewed
+
+    def renewed_and_failed_again(payload: bytes) -> bytes:
+        while again := site.redis.rpop("celery"):
+            keep_failed(messages.store, "celery", json.loads(again)["headers"]["id"], again)
+        return renew(payload)
+
+    monkeypatch.setattr(verbs, "renewed", renewed_and_failed_again)
+    assert messages.requeue(failed(), limit=50).count == count
+    # The last one is not taken from its queue again.
+    assert messages.count(failed()) == count - 1
 
 
 def test_one_that_was_kept_without_its_message(messages: Messages) -> None:
