@@ -52,6 +52,10 @@ def _no_op() -> None:
     """Does nothing."""
 
 
+def _fail() -> None:
+    raise KeyError("as planned")
+
+
 if VARIABLE in os.environ:
     _site, _postbox, _settings = json.loads(os.environ[VARIABLE])
     site = Site(**_site)
@@ -61,6 +65,7 @@ if VARIABLE in os.environ:
     _redis = site.redis()
 
     app.task(_no_op, name="no_op")
+    app.task(_fail, name="fail")
 
     @app.task(name="mark")
     def mark(subject: str) -> None:
