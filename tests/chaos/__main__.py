@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.topology != "single" and options.transport != OURS:
         parser.error(f"--topology {options.topology} is for {OURS}")
-    for name in ("limit", "unique", "fair"):
+    for name in ("limit", "unique", "fair", "failing"):
         if getattr(options, name) and options.transport != OURS:
             parser.error(f"--{name} is for {OURS}")
     if options.stock and (options.topology != "single" or not options.only_kills):
@@ -65,6 +65,7 @@ def main() -> int:
         options.unique,
         kinds,
         TENANTS if options.fair else (),
+        options.failing,
     )()
     print(as_text(result))
     if options.json is not None:
@@ -102,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         "--fair",
         action="store_true",
         help="share fair queues between keys, with limits for some, and make the queues plain now and then",
+    )
+    parser.add_argument(
+        "--failing",
+        action="store_true",
+        help="have some of the tasks fail, and count those that are not kept, or twice",
     )
     parser.add_argument(
         "--stock", action="store_true", help="run a worker of redis:// beside the others, which is not harmed"

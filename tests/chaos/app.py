@@ -25,7 +25,7 @@ app.conf.update(environment.settings)
 _REQUEST = "tests.chaos.requests:NotingRequest"
 
 
-def _work(request: Any, seconds: float) -> None:
+def _work(request: Any, seconds: float, fails: bool) -> None:
     due = isoparse(request.eta).timestamp() if request.eta else None
     redelivered = bool(request.delivery_info["redelivered"])
 
@@ -36,6 +36,8 @@ def _work(request: Any, seconds: float) -> None:
     note(START)
     time.sleep(seconds)
     note(END)
+    if fails:
+        raise KeyError("as planned")
 
 
 def _keyed(task: Any, key: str, version: int, seconds: float, fails: bool) -> None:
@@ -57,12 +59,12 @@ for _mode in MODES:
 
 
 @app.task(name="early", bind=True, Request=_REQUEST)
-def early(self: Any, seconds: float) -> None:
+def early(self: Any, seconds: float, fails: bool = False) -> None:
     """Acked when it starts, which is Celery's default."""
-    _work(self.request, seconds)
+    _work(self.request, seconds, fails)
 
 
 @app.task(name="late", bind=True, acks_late=True, Request=_REQUEST)
-def late(self: Any, seconds: float) -> None:
+def late(self: Any, seconds: float, fails: bool = False) -> None:
     """Acked when it has ended."""
-    _work(self.request, seconds)
+    _work(self.request, seconds, fails)

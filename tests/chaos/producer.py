@@ -38,6 +38,7 @@ class Submission:
         queue: where it was sent to.
         confirmed: whether Redis said that it has it. Where it did not, it may have it all the same.
         key: that it has in a fair queue; ``None`` if there are none.
+        fails: whether it ends with an exception.
     """
 
     task: str
@@ -47,6 +48,7 @@ class Submission:
     queue: str
     confirmed: bool
     key: str | None = None
+    fails: bool = False
 
 
 class Submitter(ABC):
@@ -89,14 +91,22 @@ class Producer(Submitter):
     Arguments:
         rate, queues: as for :class:`Submitter`.
         tenants: each task has the key of one of them; with none, tasks have no keys.
+        failing: which share of the tasks fails.
     """
 
     def __init__(
-        self, app: Celery, seed: int, rate: float, queues: Sequence[str], tenants: Sequence[Tenant] = ()
+        self,
+        app: Celery,
+        seed: int,
+        rate: float,
+        queues: Sequence[str],
+        tenants: Sequence[Tenant] = (),
+        failing: float = 0.0,
     ) -> None:
         super().__init__(seed, rate, queues)
         self._app = app
         self._tenants = tenants
+        self._failing = failing
         self.submissions: list[Submission] = []
 
     def _submit(self) -> bool:
@@ -105,13 +115,14 @@ class Producer(Submitter):
         seconds = self._random.choice(DURATIONS)
         queue = self._random.choice(self._queues)
         tenant = pick(self._random, self._tenants) if self._tenants else None
+        fails = bool(self._failing) and self._random.random() < self._failing
         at, name = time.time(), "late" if late else "early"
         task = f"{name}-{len(self.submissions)}"
         try:
             # Without Celery's retries, which after a lost reply would publish the message twice.
             self._app.send_task(
                 name,
-                [seconds],
+                [seconds, fails],
                 task_id=task,
                 countdown=countdown or None,
                 queue=queue,
@@ -123,5 +134,5 @@ class Producer(Submitter):
         else:
             confirmed = True
         key = tenant.key if tenant else None
-        self.submissions.append(Submission(task, late, at, countdown, queue, confirmed, key))
+        self.submissions.append(Submission(task, late, at, countdown, queue, confirmed, key, fails))
         return confirmed

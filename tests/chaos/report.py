@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tests.chaos.failing import FailedVerdict
 from tests.chaos.fairness import FairVerdict
 from tests.chaos.keys import KeysVerdict
 from tests.chaos.restraint import Restraint
@@ -38,6 +39,7 @@ def failures(result: Result) -> list[str]:
         **_broken_limits(result.restraints),
         **_broken_keys(result.keys),
         **_broken_fairness(result.fair),
+        **_broken_failed(result.failed),
     }
     return [f"{what}: {count}" for what, count in counts.items() if count]
 
@@ -69,6 +71,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "pauses": result.pauses,
         "keys": None if result.keys is None else asdict(result.keys),
         "fair": None if result.fair is None else asdict(result.fair),
+        "failed": None if result.failed is None else asdict(result.failed),
         "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
         "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
     }
@@ -109,6 +112,7 @@ def as_text(result: Result) -> str:
         *((f"limited: {each.queue}", _restraint_in_words(each)) for each in result.restraints),
         *([("tasks with keys", _keys_in_words(result.keys))] if result.keys else []),
         *(_fairness_in_words(result.fair) if result.fair else []),
+        *([("tasks that failed", _failed_in_words(result.failed))] if result.failed else []),
     ]
     return "\n".join(f"{name:36} {value}" for name, value in rows)
 
@@ -129,6 +133,24 @@ def _keys_in_words(keys: KeysVerdict) -> str:
         f"{keys.publishes} published, {keys.runs} began, {len(keys.never_ran)} never ran, last task of "
         f"{len(keys.unseen)} not seen, two at a time of {len(keys.together)}, "
         f"dropped for {len(keys.too_late)} that were gone"
+    )
+
+
+def _broken_failed(failed: FailedVerdict | None) -> dict[str, int]:
+    if failed is None:
+        return {}
+    return {
+        "failed tasks with late acks that are not kept": len(failed.lost),
+        "failed tasks with early acks that are not kept, and no worker was killed": len(failed.unexplained),
+        "failed tasks that are kept twice": len(failed.twice),
+    }
+
+
+def _failed_in_words(failed: FailedVerdict) -> str:
+    return (
+        f"{failed.failed}, {failed.kept} kept, late acks: {len(failed.lost)} lost, early acks: "
+        f"{len(failed.missing)} missing with their worker, {len(failed.unexplained)} for no reason, "
+        f"{len(failed.twice)} twice"
     )
 
 

@@ -18,6 +18,8 @@ from celery import Celery
 from kombu_redisdelay.broker.partitions import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
+from tests.chaos.failing import SHARE, FailedVerdict, kept
+from tests.chaos.failing import judge as judge_failed
 from tests.chaos.fair_watch import FairSample
 from tests.chaos.fair_watch import look as look_at_fair
 from tests.chaos.fairness import FairVerdict
@@ -65,6 +67,7 @@ class Result:
         pauses: how many times one of these was paused.
         keys: what became of tasks with keys; ``None`` if there were none.
         fair: what became of fair queues; ``None`` if there were none.
+        failed: what became of tasks that failed; ``None`` if none were meant to.
     """
 
     transport: Transport
@@ -81,6 +84,7 @@ class Result:
     pauses: int = 0
     keys: KeysVerdict | None = None
     fair: FairVerdict | None = None
+    failed: FailedVerdict | None = None
 
 
 class Run:
@@ -95,6 +99,7 @@ class Run:
         with_keys: whether to submit tasks with keys, too.
         kinds: of the workers.
         tenants: who shares the queues, which are fair then, but for short times.
+        failing: whether some of the tasks fail.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class Run:
         with_keys: bool = False,
         kinds: Sequence[Kind] = KINDS,
         tenants: Sequence[Tenant] = (),
+        failing: bool = False,
     ) -> None:
         self._transport = transport
         self._schedule = schedule
@@ -120,6 +126,7 @@ class Run:
         self._with_keys = with_keys
         self._kinds = kinds
         self._tenants = tenants
+        self._failing = failing
 
     def __call__(self) -> Result:
         if self._keep is not None:
@@ -148,7 +155,10 @@ class Run:
             began = time.monotonic()
             keyed = KeyedProducer(app, self._seed, self._site.queues)
             with (
-                Producer(app, self._seed, self._rate, self._site.queues, self._tenants) as producer,
+                Producer(
+                    *(app, self._seed, self._rate, self._site.queues, self._tenants),
+                    failing=SHARE if self._failing else 0.0,
+                ) as producer,
                 keyed if self._with_keys else contextlib.nullcontext(),
             ):
                 self._do_harm(fleet, inflictor, upheavals)
@@ -165,6 +175,7 @@ class Run:
             left_fair = self._look_at_what_is_fair(fair_watch)
             left = self._stop_and_look(fleet, operator, switcher)
             entries = ledger.entries()
+            failed = kept(app) if self._failing else None
             verdict = self._judge(fleet).judge(producer.submissions, entries)
             resumed = resumptions(fleet.damage, producer.submissions, entries)
             self._write_down(fleet.damage, producer.submissions)
@@ -185,6 +196,11 @@ class Run:
                 fair=self._fair(fleet, fair_watch, switcher, producer.submissions, entries, left_fair)
                 if self._tenants
                 else None,
+                failed=None
+                if failed is None
+                else judge_failed(
+                    producer.submissions, entries, failed, fleet.damage, self._judge(fleet).dead
+                ),
             )
 
     def _fair(
@@ -330,7 +346,8 @@ class Run:
         time.sleep(2 * self._transport.visibility_timeout)
         fleet.stop()
         with self._site.client() as client:
-            return leftovers(client, self._transport)
+            left = leftovers(client, self._transport)
+        return {key: size for key, size in left.items() if not (self._failing and "}:failed" in key)}
 
     def _judge(self, fleet: Fleet) -> Judge:
         return Judge(fleet.damage, self._transport.visibility_timeout, fleet.died)

@@ -112,7 +112,7 @@ class Judge:
         for each in damage:
             self._by_harm[each.harm].append(each)
         kills = self._by_harm[Harm.KILL]
-        self._dead = {worker for each in kills for worker in each.workers}.union(died)
+        self.dead = {worker for each in kills for worker in each.workers}.union(died)
 
     def judge(self, submissions: Sequence[Submission], entries: Sequence[Entry]) -> Verdict:
         by_task = _by_task(entries)
@@ -148,7 +148,7 @@ class Judge:
     def _died_with_its_worker(self, submission: Submission, entries: Sequence[Entry]) -> bool:
         """Whether a task with early ack was acked by a worker that then died before the task began."""
         acked_by = {e.worker for e in entries if e.event == ACK}
-        return not submission.late and not _count(entries, START) and bool(acked_by & self._dead)
+        return not submission.late and not _count(entries, START) and bool(acked_by & self.dead)
 
     def _reruns(self, entries: Sequence[Entry]) -> list[Rerun]:
         starts = sorted((e for e in entries if e.event == START), key=lambda e: e.at)

@@ -68,6 +68,12 @@ def kills() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(name="fails")
+def fails() -> None:
+    """Fails for good."""
+    raise KeyError("as it was told to")
+
+
 @app.task(name="raises", acks_late=True, Request=f"{_REQUESTS}:RaisingRequest")
 def raises() -> None:
     """Never begins: what Celery makes of its message raises."""

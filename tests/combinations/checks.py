@@ -16,7 +16,7 @@ from tests.combinations.attempts import UNPUBLISHED, first
 from tests.combinations.dimensions import Row
 from tests.combinations.expected import expected
 from tests.combinations.history import History, Window
-from tests.combinations.operator import KEY_CONCURRENCY, LIMITS, WANTED
+from tests.combinations.operator import KEY_CONCURRENCY, LIMITS, wanted
 from tests.combinations.plan import TENANTS, WRONG_ONE
 from tests.combinations.settings import LEASE, PARTITIONS
 from tests.combinations.tracebacks import unexplained
@@ -70,11 +70,11 @@ def refused(observed: Observed) -> Iterable[str]:
 
 def misplaced(observed: Observed) -> Iterable[str]:
     """What is wrong ends where it belongs, and what must not run does not."""
-    wanted = WANTED.get(observed.row["beside"], ())
+    places = wanted(observed.row)
     confirmed = {each.task for each in observed.ours.submissions if each.confirmed}
     for id, (state, _) in observed.ours.wrong.items():
-        if state not in wanted and id in confirmed:
-            yield f"{id} is {state} in the end, and not {' or '.join(wanted)}"
+        if state not in places and id in confirmed:
+            yield f"{id} is {state} in the end, and not {' or '.join(places)}"
     ran = {e.task for e in observed.ours.entries if e.event == START and e.task.startswith(WRONG_ONE)}
     for id in sorted(ran):
         yield f"{id} ran"

@@ -34,7 +34,11 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     # What an operator does to the first queue, or to all.
     "control": ("nothing", "pause", "rate", "concurrency"),
     # What is wrong in the same queues.
-    "beside": ("nothing", "rejects", "kills", "raises", "unreadable", "expired", "revoked", "unknown"),
+    "beside": (
+        *("nothing", "rejects", "kills", "raises", "fails", "unreadable", "expired", "revoked", "unknown"),
+    ),
+    # How much a queue keeps of tasks that have failed.
+    "keep_failed": ("default", "one", "none"),
     # What happens in the middle.
     "middle": ("nothing", "SIGKILL", "SIGTERM", "CLIENT KILL", "silence", "failover"),
     "hiredis": ("without", "with"),

@@ -28,7 +28,8 @@ LIMITS: dict[str, dict[str, Any]] = {
 KEY_CONCURRENCY = 2
 KEY_RATE: dict[str, Any] = {"rate": 20, "burst": 5}
 PAUSED, SLOW, *_ = TENANTS
-GONE, DEAD, READY, UNACKED, SCHEDULED = "gone", "dead", "ready", "unacked", "scheduled"
+GONE, DEAD, FAILED = "gone", "dead", "failed"
+READY, UNACKED, SCHEDULED = "ready", "unacked", "scheduled"
 SORTED_IN = "sorted in"
 #: Where what is wrong belongs in the end.
 WANTED = {
@@ -36,11 +37,27 @@ WANTED = {
     "rejects": (DEAD, SCHEDULED, READY, UNACKED),
     "kills": (DEAD, SCHEDULED, READY, UNACKED),
     "raises": (DEAD, SCHEDULED, READY, UNACKED),
+    "fails": (FAILED,),
     "unreadable": (DEAD,),
     "expired": (GONE,),
     "revoked": (GONE,),
     "unknown": (SCHEDULED, DEAD),
 }
+
+
+def wanted(row: Row) -> tuple[str, ...]:
+    """Where what is wrong in a row belongs in the end."""
+    if row["beside"] == "fails" and row["keep_failed"] == "none":
+        return (GONE,)
+    # The oldest one is dropped; or the worker, or the primary, was gone before it had the copy.
+    may_be_gone = row["keep_failed"] == "one" or (
+        row["acks"] == "early" and row["middle"] in ("SIGKILL", "failover")
+    )
+    if row["beside"] == "fails" and may_be_gone:
+        return (FAILED, GONE)
+    return WANTED.get(row["beside"], ())
+
+
 #: Seconds in which a server that is being harmed comes back.
 PATIENCE = 30.0
 
@@ -129,7 +146,7 @@ class Operator:
         """Take away what is kept for an operator."""
         with Messages(self._connection) as messages:
             queues = Queues(messages)
-            messages.remove(Selection(state=DEAD))
+            messages.remove(Selection(state=(DEAD, FAILED)))
             messages.cancel(ids=[send.id for send in self._plan.wrong])
             for queue in self._plan.queues:
                 queues.limit(queue, rate=None, concurrency=None)

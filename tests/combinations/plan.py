@@ -124,7 +124,7 @@ def plan(row: Row, seed: str, seconds: float) -> Plan:
     wrong = REVOKED if row["beside"] == "revoked" else WRONG
     for number, part in enumerate(part for part in wrong for _ in range(AT_ONCE)):
         at, queue, id = part * seconds, random.choice(queues), f"{WRONG_ONE}-{row['beside']}-{number}"
-        sends += _wrong(row["beside"], at, id, queue)
+        sends += _wrong(row["beside"], at, id, queue, late)
         if row["beside"] == "unreadable":
             entries += [(at, queue, f"{id}-{kind}", text) for kind, text in UNREADABLE.items()]
         if row["beside"] == "revoked":
@@ -148,12 +148,14 @@ def _healthy(row: Row, number: int, at: float, random: Random, queues: Sequence[
     return Send(at, "healthy", f"{HEALTHY}-{number}", args, queue, late, countdown, priority, headers=headers)
 
 
-def _wrong(beside: str, at: float, id: str, queue: str) -> list[Send]:
+def _wrong(beside: str, at: float, id: str, queue: str, late: bool) -> list[Send]:
     if beside == "nothing":
         return []
     if beside == "expired":
         return [Send(at, "unwanted", id, [], queue, False, countdown=2.0, expires=1.0)]
     if beside == "revoked":
         return [Send(at, "unwanted", id, [], queue, False, countdown=REVOKED_DUE)]
+    if beside == "fails":
+        return [Send(at, beside, id, [], queue, late)]
     # All of these are acked late, so that they can come back.
     return [Send(at, beside, id, [], queue, True)]

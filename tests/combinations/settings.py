@@ -18,6 +18,12 @@ VISIBILITY_TIMEOUT = 60.0
 PARTITIONS = 2
 #: Less than what comes at once.
 BOUND = 30
+#: The transport option.
+KEEP_FAILED: Mapping[str, Any] = {
+    "default": {},
+    "one": {"keep_failed": {"count": 1}},
+    "none": {"keep_failed": None},
+}
 
 
 def settings(row: Row, servers: Servers, queues: Sequence[str], *, stock: bool) -> dict[str, Any]:
@@ -39,6 +45,7 @@ def _ours(row: Row, servers: Servers) -> dict[str, Any]:
     return {
         "visibility_timeout": LEASE,
         **confirmed,
+        **KEEP_FAILED[row["keep_failed"]],
         **operating(row, servers),
     }
 

@@ -78,6 +78,12 @@ def what_is_wrong_has_vanished() -> Observed:
     return ours(base, submissions=submissions, wrong={wrong.task: ("gone", "")})
 
 
+def a_failed_task_is_not_kept() -> Observed:
+    base = observed(beside="fails")
+    wrong = Submission("wrong-fails-0", True, BEGAN + 2, 0.0, "q0", True)
+    return ours(base, submissions=[*base.ours.submissions, wrong], wrong={wrong.task: ("gone", "")})
+
+
 def what_was_revoked_ran() -> Observed:
     base = observed(beside="revoked")
     return ours(base, entries=[*base.ours.entries, *run_of("wrong-revoked-0", BEGAN + 5)])
@@ -196,6 +202,7 @@ FAULTS: dict[Callable[[], Observed], set[str]] = {
     a_retry_is_missing: {"lost"},
     what_is_wrong_has_vanished: {"misplaced"},
     what_was_refused_ran: {"refused"},
+    a_failed_task_is_not_kept: {"misplaced"},
     what_was_revoked_ran: {"misplaced"},
     a_task_began_early: {"early"},
     a_task_ran_again: {"twice"},
@@ -229,6 +236,16 @@ def test_each_check_was_seen_to_find_something() -> None:
 
 def test_nothing_is_found_where_all_is_as_it_must_be() -> None:
     assert problems(observed()) == {}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"keep_failed": "none"}, {"keep_failed": "one"}, {"acks": "early", "middle": "SIGKILL"}],
+    ids=["none", "one", "killed"],
+)
+def test_a_failed_task_need_not_be_kept(values: dict[str, str]) -> None:
+    base = a_failed_task_is_not_kept()
+    assert problems(replace(base, row={**base.row, **values})) == {}
 
 
 def damaged(base: Observed, harm: Harm, worker: str, at: float, until: float) -> Observed:
