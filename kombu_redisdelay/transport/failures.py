@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import wraps
+from traceback import format_exc
 from typing import Any
 from weakref import ref
 
@@ -23,7 +24,7 @@ from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, 
 from kombu_redisdelay.broker.message import stored_id, which
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import stored_again
-from kombu_redisdelay.transport.tasks import is_terminated, name_of
+from kombu_redisdelay.transport.tasks import forget_task, is_terminated, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,19 @@ def consumes_over(channel: object) -> None:
     global _current
     if isinstance(channel, Channel):
         _current = ref(channel)
+
+
+def keep_unended(request: Any, error: BaseException) -> None:
+    """Keep a task that Celery could not end, because its own code raised *error* there, such as its
+    ``on_failure``. Its message was acked before, so it does not come back. To be called while the exception
+    is handled."""
+    logger.exception(
+        "Celery could not end a task, which counts as failed%s. The worker goes on.",
+        which([name_of(request.message)], 1),
+    )
+    forget_task(request.message)
+    if _keeps(request) and not hasattr(request, "has_failed"):
+        _keep_copy(request.message, _failure(request, error, error, format_exc()))
 
 
 def _on_task_failure(task_id: object = None, **kwargs: Any) -> None:

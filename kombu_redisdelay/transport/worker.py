@@ -16,7 +16,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.failures import consumes_over, keep_failures
+from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
 from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
@@ -127,7 +127,11 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             if controller.semaphore is not None:
                 # The pool has not got it, so its place in the worker would never be free again.
                 controller.semaphore.release()
-            channel.qos.has_failed(request.message)
+            if request.acknowledged:
+                # In a solo worker, where the task has run in there.
+                keep_unended(request, exc)
+            else:
+                channel.qos.has_failed(request.message)
             return None
 
     extended.extends_celery = True  # type: ignore[attr-defined]

@@ -100,6 +100,13 @@ class LostAfterSuccess(Task):  # type: ignore[misc]  # celery has no types
         kill_process(self)
 
 
+class BrokenHook(Task):  # type: ignore[misc]
+    """A task with a fault in what it does when it has failed."""
+
+    def on_failure(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a fault in the hook")
+
+
 #: Name -> function, and options of the task. Each is there with early and with late acks.
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "raise": (raise_it, {}),
@@ -123,6 +130,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0},
     ),
     "lost_late": (succeed, {"base": LostAfterSuccess}),
+    "hook": (raise_it, {"base": BrokenHook}),
     "succeed": (succeed, {}),
     "expired": (raise_it, {}),
 }

@@ -52,10 +52,17 @@ FORKED: dict[str, str | None] = {
     "lost_retried": "WorkerLostError",
     "lost_late": None if NEWEST else "WorkerLostError",
 }
-OF_POOL = {"prefork": FORKED, "gevent": LIMITED}
+#: And one that Celery does not end there.
+SOLO: dict[str, str | None] = {"hook": "RuntimeError"}
+OF_POOL = {"prefork": FORKED, "gevent": LIMITED, "solo": SOLO}
 
 #: With late acks, these come back, until they are given up. Older releases know no ``acks_on_timeout``.
-DEAD = {"requeue", "lost_rejected", *(["hard_not_acked"] if hasattr(celery.Task, "acks_on_timeout") else [])}
+DEAD = {
+    "requeue",
+    "lost_rejected",
+    "hook",
+    *(["hard_not_acked"] if hasattr(celery.Task, "acks_on_timeout") else []),
+}
 
 
 @pytest.fixture

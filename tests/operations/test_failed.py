@@ -68,12 +68,11 @@ def test_what_fails_again_meanwhile_is_not_requeued_again(
     # More than are read at first.
     count = FIRST_PAGE + 2
     put(site, app, "failed", *map(str, range(count)))
-    renew = verbs.renewed
 
     def renewed_and_failed_again(payload: bytes) -> bytes:
         while again := site.redis.rpop("celery"):
             keep_failed(messages.store, "celery", json.loads(again)["headers"]["id"], again)
-        return renew(payload)
+        return renewed(payload)
 
     monkeypatch.setattr(verbs, "renewed", renewed_and_failed_again)
     assert messages.requeue(failed(), limit=50).count == count
