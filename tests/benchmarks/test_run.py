@@ -118,6 +118,21 @@ def test_redis_has_a_core_of_its_own_meanwhile(servers: Servers) -> None:
     assert os.sched_getaffinity(0) == os.sched_getaffinity(servers.redis.pid) == everywhere
 
 
+def test_many_failed_tasks_are_measured(servers: Servers) -> None:
+    outcome = measured(servers, tiny("failed-held", OURS, tasks=3000, looks=1))[OURS.name]
+    assert outcome.figures.keys() == WORKLOADS["failed-held"].units.keys()
+    # Each has been copied, with its message and its traceback.
+    assert outcome.figures["bytes of a failed task"] > 1000
+
+
+@pytest.mark.thorough
+def test_what_it_costs_to_keep_failed_tasks(servers: Servers) -> None:
+    workload = WORKLOADS["failed"]
+    workload = replace(workload, cases=workload.cases[-1:], sizes={"turns": 1})
+    [outcome] = measured(servers, workload).values()
+    assert outcome.figures.keys() == workload.units.keys()
+
+
 def test_the_forwarder_is_measured(servers: Servers) -> None:
     workload = tiny("forward", OURS, messages=20, singles=3)
     outcome = measured(servers, workload)[OURS.name]
