@@ -34,7 +34,7 @@ for i = 3, #ARGV do
   end
   local done
   if ARGV[1] == 'requeue' then
-    done = requeue(base, step, payload, remove)
+    done = requeue(base, step, payload, 1, remove)
     requeued = requeued + (done == 1 and 1 or 0)
   else
     done = remove()

@@ -38,7 +38,7 @@ for i = 3, #ARGV, 3 do
   if (redis.call('HGET', keys.heads, name) or '') ~= head then
     done = 0
   elseif ARGV[1] == 'requeue' then
-    done = requeue(base, stored_step(stored), stored_payload(stored), remove)
+    done = requeue(base, stored_step(stored), stored, stored_start(stored), remove)
     requeued = requeued + (done == 1 and 1 or 0)
   else
     done = remove()

@@ -8,8 +8,8 @@ end
 
 -- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
 -- key, nil if none does.
-local function key_and_holder(base, payload)
-  local mode, id, key = unique_of(payload, 1)
+local function key_and_holder(base, stored, start)
+  local mode, id, key = unique_of(stored, start)
   if not mode then
     return nil
   end
@@ -19,12 +19,13 @@ local function key_and_holder(base, payload)
   return record, id, record.running or record.current or record.next
 end
 
--- `remove` takes it from where it is kept, and returns 1 if it was there, else 0. Returns the same, or the id
--- of the message that holds its key: then nothing was done.
-local function requeue(base, step, payload, remove)
+-- The message begins at `start` in `stored`: each copy of 1 MiB takes a millisecond. `remove` takes it from
+-- where it is kept, and returns 1 if it was there, else 0. Returns the same, or the id of the message that
+-- holds its key: then nothing was done.
+local function requeue(base, step, stored, start, remove)
   local ready = ready_list_of(step)
   expect_list(ready)
-  local record, id, holder = key_and_holder(base, payload)
+  local record, id, holder = key_and_holder(base, stored, start)
   if holder then
     return holder.id
   end
@@ -32,7 +33,7 @@ local function requeue(base, step, payload, remove)
     return 0
   end
   local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
-  redis.call('LPUSH', ready, with_members(payload, 1, ours))
+  redis.call('LPUSH', ready, with_members(stored, start, ours))
   if record then
     record.current = entry_at('r', step, clock_ms(), id)
     write_record(record)

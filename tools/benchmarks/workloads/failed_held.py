@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from kombu.connection import Connection
@@ -114,6 +114,9 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             left = KeepFailed(messages.count(failed) - _SOME, _ANY, _ANY)
             finish(trim_failed(connection.default_channel.store, left, [queue.name]))
         messages.remove(failed)
+        # Another round must not take for its own what is freed then.
+        while redis.info("memory")["lazyfree_pending_objects"]:
+            sleep(0.01)
         queue.purge()
         queue.delete()
     return Measured(figures)
