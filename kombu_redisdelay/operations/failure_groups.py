@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.failure import name as name_of
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
@@ -43,10 +44,10 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
     states = selection.states((FAILED,))
     if selection.is_whole:
-        return _together(_counted(access, selection))
+        return together(_counted(access, selection))
     found = reading.matching(access, selection, states)
-    return _together(
-        FailureGroup(message.task or "-", message.error, 1, message.since, message.since)
+    return together(
+        FailureGroup(name_of(message.task or ""), message.error, 1, message.since, message.since)
         for message in found
         if message.since is not None
     )
@@ -62,7 +63,7 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
             yield FailureGroup(group.task, group.error, group.count, first, last)
 
 
-def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
     """One of each kind, those with the most tasks first."""
     found: dict[tuple[str, str], FailureGroup] = {}
     for group in groups:

@@ -76,7 +76,7 @@ FILTERS = (
         "task",
         "Only tasks of this name, in which * stands for anything.",
         "of the task",
-        lambda entry, value: is_task(entry.content.task, value),
+        lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
     ),
     Filter(

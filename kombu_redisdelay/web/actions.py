@@ -13,8 +13,9 @@ from starlette.requests import Request
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.typed_times import parse_time
-from kombu_redisdelay.operations.verbs import VERBS, Verb
+from kombu_redisdelay.operations.verbs import REQUEUE, VERBS, Verb
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form
@@ -185,7 +186,9 @@ def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
         blocked += done.blocked
         holders |= done.holders
     moved = max(0, counts.count(0) - blocked)
-    left = f" {number(moved)} of the selected ones had moved on." if moved else ""
+    # A failed task may be kept without its message.
+    why = " or cannot be requeued" if verb is REQUEUE and form.choice.state == FAILED else ""
+    left = f" {number(moved)} of the selected ones had moved on{why}." if moved else ""
     left += _stay("message", blocked, holders)
     return f"{verb.done.capitalize()} {plural(sum(counts), 'message')}.{left}"
 
