@@ -11,7 +11,14 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
 from kombu_redisdelay.cli.echo import confirm
-from kombu_redisdelay.cli.options import MomentType, Seconds, dry_run_option, json_option, yes_option
+from kombu_redisdelay.cli.options import (
+    MomentType,
+    RateType,
+    Seconds,
+    dry_run_option,
+    json_option,
+    yes_option,
+)
 from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
 from kombu_redisdelay.operations.acting import Done
@@ -31,6 +38,11 @@ ASKED: dict[str, Callable[..., Any]] = {
         "--over",
         type=Seconds(),
         help="Spread them evenly over this time, which begins at --countdown, --eta or now.",
+    ),
+    "rate": click.option(
+        "--rate",
+        type=RateType(),
+        help="Requeue failed tasks slowly, such as 10/s or 100/m. Stops when too many fail again.",
     ),
     "terminate": click.option("--terminate", is_flag=True, help="Also end tasks that run (prefork)."),
     "mark_revoked": click.option(
