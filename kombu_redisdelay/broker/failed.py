@@ -32,6 +32,9 @@ TRIMMED_PER_CALL = 100
 #: What is done with a failed task that is taken out: it goes back to its queue, or is removed for good.
 REQUEUE, REMOVE = "requeue", "drop"
 
+#: Names that are looked up together.
+NAMES_PER_CALL = 500
+
 #: Groups that are read together.
 GROUPS_PER_CALL = 500
 
@@ -212,6 +215,14 @@ class FailedTasks:
         """The failed tasks of *queues* with these ids."""
         for queue, _, row in find_all(self._store.server, self._keys, queues, ids):
             yield from self._with_heads(queue, [row])
+
+    def since(self, queue: str, names: Sequence[bytes]) -> Iterator[float | None]:
+        """When each of the tasks with these *names* failed, ms since the epoch; ``None`` if it is not
+        there."""
+        key = self._store.keys(queue).failed
+        for some in portions(names, len, NAMES_PER_CALL, BYTES_PER_CALL):
+            [scores] = answers(self._store.server, [("ZMSCORE", key, *some)])
+            yield from (None if score is None else float(score) for score in scores)
 
     def take_out(
         self,

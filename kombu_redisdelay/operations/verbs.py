@@ -177,7 +177,7 @@ def _foresee_blocked(store: Store, look: Look, matches: Callable[[Entry], bool],
 
 def _take_out(state: str, how: str) -> Some:
     def some(
-        store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+        store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
     ) -> Iterator[Entry]:
         return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how, stays=stays), entries)
 
@@ -185,10 +185,16 @@ def _take_out(state: str, how: str) -> Some:
 
 
 def _requeue_failed(
-    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+    store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
 ) -> Iterator[Entry]:
     take_out = partial(failed.FailedTasks(store).take_out, name, failed.REQUEUE, renewed=renewed, stays=stays)
     return _with_raw(take_out, entries)
+
+
+def _until(span: Span, now_ms: float) -> Iterable[Span]:
+    """The part of a span before *now_ms*: a task that fails again meanwhile is not requeued twice."""
+    from_ms, before_ms = span
+    return [(from_ms, now_ms if before_ms is None else min(before_ms, now_ms))]
 
 
 def _remove_failed(
@@ -307,7 +313,15 @@ REQUEUE = Verb(
             for state in KEPT
         },
     },
+    asks=("rate",),
     needs_state=True,
+)
+
+#: At a rate, while some fail again.
+REQUEUE_SLOWLY = replace(
+    REQUEUE,
+    how={FAILED: replace(REQUEUE.how[FAILED], spans=_until)},
+    prepare=lambda store: store.now_ms(),
 )
 
 REMOVE = Verb(

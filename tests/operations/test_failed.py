@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from threading import Event
 from typing import Any
 
 import pytest
 from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
 from kombu_redisdelay.operations.renewing import renewed
 from tests.failed import SECRET, keep_failed
@@ -146,3 +148,60 @@ class TestRenewed:
         ):
             headers = json.loads(renewed(body))["headers"]
             assert (headers["group"], headers["retries"]) == (None, 0)
+
+
+class TestRequeueSlowly:
+    """At a rate, while some fail again."""
+
+    def test_it_stops_when_too_many_fail_again(self, site: Site, app: Celery, messages: Messages) -> None:
+        names = [f"{number:02}" for number in range(40)]
+        put(site, app, "failed", *names)
+
+        def fail_again(count: int) -> None:
+            while payload := site.redis.rpop("celery"):
+                keep_failed(messages.store, "celery", json.loads(payload)["headers"]["id"], payload)
+
+        done = messages.requeue(failed(), rate="10/s", progress=fail_again)
+        assert (done.stopped, bool(done.left)) == ("failing", True)
+        assert (done.count + (done.left or 0), 10 <= done.failed_again <= done.count) == (40, True)
+        # Those that failed again are the newest ones, and were sent once.
+        assert messages.count(failed()) == 40
+
+    def test_another_thread_stops_it(self, site: Site, app: Celery, messages: Messages) -> None:
+        put(site, app, "failed", "a", "b", "c")
+        stop = Event()
+
+        def told(count: int) -> None:
+            if count:
+                stop.set()
+
+        done = messages.requeue(failed(), rate="1/m", stop=stop, progress=told)
+        assert (done.count, done.left, done.stopped, done.failed_again) == (1, 2, "asked", 0)
+        done = messages.requeue(failed(), rate=1000, limit=1)
+        assert (done.count, done.left, done.stopped) == (1, 0, "")
+        assert ids(messages.select(Selection(state="ready"))) == ["a", "b"]
+
+    def test_what_makes_no_sense(self, messages: Messages) -> None:
+        for rate in ("fast", 0, "10/d"):
+            with pytest.raises(ValueError, match="a rate is"):
+                messages.requeue(failed(), rate=rate)
+        with pytest.raises(ValueError, match="state must be failed"):
+            messages.requeue(Selection(state="dead"), rate=1)
+        with pytest.raises(ValueError, match="which state"):
+            messages.requeue(Selection(every=True), rate=1)
+
+
+@pytest.mark.parametrize(
+    ("have_failed", "are_failing"),
+    [
+        ("x" * 9, False),
+        ("x" * 10, True),
+        ("x" * 5 + "." * 4 + "x", True),
+        ("x" * 4 + "." * 5 + "x", False),
+        # It is too early to tell what becomes of the others.
+        ("x" * 10 + "." * 50, True),
+        ("x" * 10 + "." * 50 + "x", False),
+    ],
+)
+def test_when_it_stops(have_failed: str, are_failing: bool) -> None:
+    assert pace.are_failing(each == "x" for each in have_failed) is are_failing
