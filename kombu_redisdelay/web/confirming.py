@@ -18,7 +18,7 @@ from kombu_redisdelay.web.csrf import sealed
 from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import BACK, KEY, Form, read_ours
 from kombu_redisdelay.web.key_actions import named
-from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
+from kombu_redisdelay.web.questions import Subject, counted, subject_of
 from kombu_redisdelay.web.site import (
     NOTE,
     Site,
@@ -165,7 +165,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         elif action.about == ALL:
             count = counted(site, form.choice)
             expected = count.count
-            question = f"{with_object(action.title, count.text)}{of_which(form.choice)}?"
+            question = f"{with_object(action.title, count.text)}{action.which(form)}?"
         else:
             states = (form.choice.state,) if action.needs_state else action.states
             subject = subject_of(site, form, states)
