@@ -72,11 +72,8 @@ def test_kinds_of_failures(viewer: Viewer, site: Site) -> None:
     failed(site, "d", task="shop.open", queue="other")
     failed(site, "e", task="shop.sync", error="Time[out]")
     # One after the other, also by a clock of whole milliseconds.
-    for queue, group, last_ms in (
-        ("other", "shop.open KeyError", 2000),
-        (QUEUE, "shop.sync Time[out]", 3e12),
-    ):
-        site.redis.hset(site.store.keys(queue).failed_groups, group, f"1 1000 {last_ms:.0f}")
+    for queue, group, last in (("other", "shop.open KeyError", 2), (QUEUE, "shop.sync Time[out]", 3e9)):
+        site.redis.hset(site.store.keys(queue).failed_groups, group, f"1 1000 {last * 1000:.0f}")
     assert kinds(viewer) == ["shop.sync", "shop.close", "shop.open"]
     assert "5 failed tasks of 3 kinds." in viewer.at.text
     assert "4 failed in the last hour" in viewer.at.text

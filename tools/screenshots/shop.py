@@ -59,7 +59,7 @@ class Shop:
             self._send(EMAILS, "shop.emails.confirm_order", self._order())
         for host in ("worker-1", "worker-2"):
             self._hold(EMAILS, host, 2, "shop.emails.confirm_order")
-        self._bury(EMAILS, 52 * MINUTE, 1, "unknown task", "shop.emails.confirm_rder")
+        self._bury(EMAILS, 52 * MINUTE, 1, "rejected", "shop.emails.confirm_order")
         refused = "SMTPServerDisconnected", "Connection unexpectedly closed"
         self._fail(EMAILS, 127, 2 * HOUR, 6 * MINUTE, "shop.emails.confirm_order", *refused)
         self._happened(EMAILS, per_minute=34, failed=0.02)
@@ -167,9 +167,7 @@ class Shop:
         first_ms, last_ms = (now_ms - int(ago * 1000) for ago in (first, last))
         for number in range(count):
             id, payload = self._taken(queue, task)
-            traceback = (
-                f'Traceback (most recent call last):\n  File "shop/{queue}.py", line 42\n{error}: {text}'
-            )
+            traceback = f'Traceback (most recent call last):\n  File "shop.py", line 42\n{error}: {text}'
             failure = Failure(id, task, error, text, traceback, "celery@worker-1", 4, None)
             FAIL(
                 self._store.server,
@@ -207,8 +205,8 @@ class Shop:
         busy = 1 if seconds == MINUTE else (0.15, 0.5, 1, 0.9, 1, 0.4)[hour // 4]
         delivered = self._about(busy * mean * self._random.uniform(0.6, 1.4))
         published = self._about(delivered * self._random.uniform(0.9, 1.1))
-        failed_tasks = self._about(delivered * failed / 4)
-        return f"{start_s} {seconds} {published} {delivered} {self._about(delivered * failed)} 0 0 0 {failed_tasks}\n"
+        failures, tasks = self._about(delivered * failed), self._about(delivered * failed / 4)
+        return f"{start_s} {seconds} {published} {delivered} {failures} 0 0 0 {tasks}\n"
 
     def _about(self, value: float) -> int:
         """A whole number next to it, so that the mean is right."""
