@@ -216,8 +216,8 @@ def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
         return "queue", {"name": form.choice.queue}
     if action.about in OF_QUEUE:
         return "keys", {"name": form.choice.queue, **form.view}
-    if form.view.get(BACK):
-        return "failed", {"queue": form.choice.queue, **form.view}
+    if form.text(BACK):
+        return "failed", {"queue": form.choice.queue, "sort": form.text("sort")}
     return "messages", form.choice.fields
 
 

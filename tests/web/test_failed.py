@@ -99,7 +99,7 @@ def test_a_kind_is_removed_where_it_is_seen(viewer: Viewer, site: Site) -> None:
     page = viewer.press("Remove all")
     assert page.heading == "Failed tasks"
     assert "Removed 2 failed tasks." in page.text
-    assert page.address.endswith("/failed?queue=celery&sort=task&back=failed")
+    assert page.address.endswith("/failed?queue=celery&sort=task")
     assert kinds(viewer) == ["shop.close"]
 
 
@@ -196,3 +196,21 @@ def test_it_can_be_stopped(viewer: Viewer, site: Site, monkeypatch: pytest.Monke
     viewer.press("Stop")
     wait_until(lambda: "Stopped by anybody after 1 message." in viewer.open(page.address).text, 60, "the end")
     assert [kind.count for kind in viewer.app.state.site.messages.failures()] == [1]
+
+
+def test_a_day_and_a_week(viewer: Viewer, site: Site) -> None:
+    now_s = site.now_ms() // 1000
+    site.store.remember(QUEUE)
+    hours = "".join(f"{now_s - ago * 3600} 3600 0 0 0 0 0 0 {count}\n" for ago, count in ((30, 7), (3, 5)))
+    site.redis.hset(site.store.keys(QUEUE).history, "hours", hours)
+    text = viewer.open("/failed").text
+    for said in ("0 failed in the last hour", "5 failed in the last day", "12 failed in the last week"):
+        assert said in text
+
+
+def test_who_may_only_look_sees_no_buttons(site: Site) -> None:
+    failed(site, "a")
+    viewer = Viewer(site.app, read_only=True)
+    assert viewer.open("/failed").buttons == set()
+    assert kinds(viewer) == ["shop.close"]
+    viewer.close()

@@ -40,6 +40,8 @@ PICTURES = (
     Picture("keys-dark", "/keys?name=imports", DARK, height=800),
     Picture("scheduled-light", "/messages?queue=emails&before=30m", height=570),
     Picture("scheduled-dark", "/messages?queue=emails&before=30m", DARK, height=570),
+    Picture("failed-light", "/failed", height=640),
+    Picture("failed-dark", "/failed", DARK, height=640),
     Picture("narrow-light", "/", width=360, height=700),
     Picture("narrow-dark", "/", DARK, width=360, height=700),
 )
