@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import isfinite
 from typing import Any
 
@@ -26,7 +26,7 @@ class _FailedEntry(Entry):
     @cached_property
     def content(self) -> Content:
         if not self.raw.is_whole:
-            return Content(self.unnamed, self.raw.failure.task)
+            return Content(self.raw.id, self.raw.failure.task)
         return Content.of(self.payload, otherwise=self.unnamed)
 
 
@@ -48,7 +48,10 @@ class FailedReader:
             yield from map(_entry, tasks.find_all(names, look.ids))
             return
         for name in names:
-            yield from map(_entry, tasks.iter(name, _part(look, name)))
+            if look.of_failed is None:
+                yield from map(_entry, tasks.iter(name, _part(look, name)))
+            else:
+                yield from _by_head(tasks, name, _part(look, name), look.of_failed)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         name, since_ms, member = values
@@ -56,6 +59,32 @@ class FailedReader:
         if not isfinite(since_ms):
             raise ValueError(since_ms)
         return str(name), float(since_ms), str(member)
+
+
+def _by_head(
+    tasks: FailedTasks, name: str, part: Part, of_failed: Callable[[str, str], bool | None]
+) -> Iterator[Entry]:
+    """Reads the beginnings of the heads, and only those tasks whole of which these do not tell whether they
+    match."""
+
+    @cache
+    def tells(group: tuple[bytes, bytes] | None) -> bool | None:
+        return None if group is None else of_failed(*(word.decode(errors="replace") for word in group))
+
+    for page in tasks.heads(name, part):
+        of_page = [tells(task.group) for task in page]
+        unclear = [task.name for task, matches in zip(page, of_page, strict=True) if matches is None]
+        whole = tasks.named(name, unclear) if unclear else {}
+        for task, matches in zip(page, of_page, strict=True):
+            if matches is not None:
+                yield _FailedEntry(
+                    *(task.queue, b"", task, ""),
+                    cursor=_cursor(task),
+                    moment_ms=task.since_ms,
+                    matches=matches,
+                )
+            elif task.name in whole:
+                yield _entry(whole[task.name])
 
 
 def _part(look: Look, name: str) -> Part:
@@ -72,13 +101,17 @@ def _part(look: Look, name: str) -> Part:
     return part._replace(from_ms=at_ms, after=member.encode("latin-1")) if is_behind else part
 
 
+def _cursor(task: FailedTask) -> Cursor:
+    return task.queue, task.since_ms, task.name.decode("latin-1")
+
+
 def _entry(found: FailedTask) -> Entry:
     return _FailedEntry(
         found.queue,
         found.payload,
         found,
         unnamed=found.id,
-        cursor=(found.queue, found.since_ms, found.name.decode("latin-1")),
+        cursor=_cursor(found),
         moment_ms=found.since_ms,
         of_state=lambda content: _known(found),
     )

@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.operations.states import FAILED, State
 from kombu_redisdelay.public import public
 
 
@@ -44,12 +44,7 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     states = selection.states((FAILED,))
     if selection.is_whole:
         return _together(_counted(access, selection))
-    found = reading.matching(access, selection, states)
-    return _together(
-        FailureGroup(message.task or "-", message.error, 1, message.since, message.since)
-        for message in found
-        if message.since is not None
-    )
+    return _together(_read(access, selection, states[0]))
 
 
 def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
@@ -60,6 +55,17 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
         for group in tasks.groups(name) if count else ():
             first, last = from_ms(group.first_ms), from_ms(group.last_ms)
             yield FailureGroup(group.task, group.error, group.count, first, last)
+
+
+def _read(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
+    """Those that are found, each as a group of its own."""
+    look = selection.look(state, reading.names(access, selection))
+    if selection.is_grouped:
+        look = replace(look, of_failed=selection.may_be_failed)
+    matches = selection.matcher(look.span, access.store)
+    for entry in filter(matches, state.reader.read(access.store, look)):
+        failure, moment = entry.raw.failure, from_ms(entry.raw.since_ms)
+        yield FailureGroup(failure.task, failure.error, 1, moment, moment)
 
 
 def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
