@@ -130,13 +130,6 @@ class FailedTask:
     def id(self) -> str:
         return self.name.partition(b"\x1f")[0].decode(errors="replace")
 
-    @property
-    def group(self) -> tuple[bytes, bytes] | None:
-        """The task and the error of its group; ``None`` if they are not in the head, or not in its
-        beginning."""
-        found = _HEAD.match(self.head)
-        return None if found is None else (found[3], found[4])
-
     @cached_property
     def failure(self) -> Failure:
         """What is noted of its failure. Another program may have written anything: what is not right is
@@ -169,6 +162,12 @@ class FailedTask:
         """How many deliveries of it had failed before."""
         found = _HEAD.fullmatch(self.head)
         return 0 if found is None else int(found[2])
+
+
+def group_of(head: bytes) -> tuple[str, str] | None:
+    """The task and the error in a head, or in the beginning of one; ``None`` if they are not there."""
+    found = _HEAD.match(head)
+    return None if found is None else (found[3].decode(errors="replace"), found[4].decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +209,11 @@ class FailedTasks:
         for rows in read_pages(self._store.server, self._keys(queue), part):
             yield from self._with_heads(queue, rows)
 
-    def heads(self, queue: str, part: Part) -> Iterator[list[FailedTask]]:
-        """As :meth:`iter`, in pages, without messages, and with the beginnings of heads. This reads much
-        less."""
+    def heads(self, queue: str, part: Part) -> Iterator[list[Row]]:
+        """The failed tasks of *queue*, page by page, with the beginnings of their heads in place of messages.
+        This reads much less."""
         keys = self._store.keys(queue)
-        used = (keys.failed, keys.failed_heads, "")
-        for rows in read_pages(self._store.server, used, part, BEGINNING):
-            yield [FailedTask(queue, row.name, row.at_ms, row.stored, b"") for row in rows]
+        return read_pages(self._store.server, (keys.failed, keys.failed_heads, ""), part, BEGINNING)
 
     def named(self, queue: str, names: Sequence[bytes]) -> dict[bytes, FailedTask]:
         """The failed tasks of *queue* with these names, as far as they are there, by their names."""

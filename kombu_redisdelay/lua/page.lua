@@ -69,13 +69,13 @@ local start = from_last and math.max(first, stop - count) or first
 local rows = redis.call('ZRANGE', KEYS[1], start, math.min(start + count, stop) - 1, 'WITHSCORES')
 for n = 1, #rows - 1, 2 do
   local i = from_last and #rows - n or n
-  bytes = bytes + redis.call('HSTRLEN', KEYS[2], rows[i])
+  local stored = redis.call('HGET', KEYS[2], rows[i])
+  bytes = bytes + (stored and #stored or 0)
   if bytes > byte_limit and n > 1 then
     break
   end
   reply[#reply + 1] = rows[i]
   reply[#reply + 1] = rows[i + 1]
-  local stored = redis.call('HGET', KEYS[2], rows[i])
   reply[#reply + 1] = stored and longest and string.sub(stored, 1, longest) or stored
   left = left - 1
 end

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
+from itertools import groupby
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
-from kombu_redisdelay.broker.by_time import Part
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.by_time import Part, Row
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, group_of
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
@@ -17,6 +19,9 @@ from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 
 #: Added to the reason of a task that cannot be requeued.
 WITHOUT_MESSAGE = "kept without its message, which is too large"
+
+#: Of so many kinds of failures it is known whether they match.
+MOST_GROUPS = 1000
 
 
 @dataclass(frozen=True)
@@ -67,24 +72,31 @@ def _by_head(
     """Reads the beginnings of the heads, and only those tasks whole of which these do not tell whether they
     match."""
 
-    @cache
-    def tells(group: tuple[bytes, bytes] | None) -> bool | None:
-        return None if group is None else of_failed(*(word.decode(errors="replace") for word in group))
-
+    tells = lru_cache(MOST_GROUPS)(lambda group: None if group is None else of_failed(*group))
     for page in tasks.heads(name, part):
-        of_page = [tells(task.group) for task in page]
-        unclear = [task.name for task, matches in zip(page, of_page, strict=True) if matches is None]
+        of_page = [tells(group_of(row.stored)) for row in page]
+        unclear = [row.name for row, matches in zip(page, of_page, strict=True) if matches is None]
         whole = tasks.named(name, unclear) if unclear else {}
-        for task, matches in zip(page, of_page, strict=True):
-            if matches is not None:
-                yield _FailedEntry(
-                    *(task.queue, b"", task, ""),
-                    cursor=_cursor(task),
-                    moment_ms=task.since_ms,
-                    matches=matches,
-                )
-            elif task.name in whole:
-                yield _entry(whole[task.name])
+        for matches, run in groupby(zip(page, of_page, strict=True), itemgetter(1)):
+            rows = [row for row, _ in run]
+            if matches is None:
+                yield from (_entry(whole[row.name]) for row in rows if row.name in whole)
+            elif matches:
+                yield from (_brief_entry(name, row, matches=True) for row in rows)
+            else:
+                yield _brief_entry(name, rows[-1], matches=False, stands_for=len(rows))
+
+
+def _brief_entry(queue: str, row: Row, matches: bool, stands_for: int = 1) -> Entry:
+    """A task of which only the beginning of its head was read."""
+    task = FailedTask(queue, row.name, row.at_ms, head=row.stored, stored=b"")
+    return _FailedEntry(
+        *(queue, b"", task, ""),
+        cursor=_cursor(task),
+        moment_ms=task.since_ms,
+        matches=matches,
+        stands_for=stands_for,
+    )
 
 
 def _part(look: Look, name: str) -> Part:

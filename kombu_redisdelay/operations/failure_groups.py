@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.failed import FailedTasks, group_of
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
@@ -58,14 +58,16 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
 
 
 def _read(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
-    """Those that are found, each as a group of its own."""
+    """Those that are found."""
     look = selection.look(state, reading.names(access, selection))
     if selection.is_grouped:
         look = replace(look, of_failed=selection.may_be_failed)
     matches = selection.matcher(look.span, access.store)
+    found: dict[tuple[str, str], list[float]] = {}
     for entry in filter(matches, state.reader.read(access.store, look)):
-        failure, moment = entry.raw.failure, from_ms(entry.raw.since_ms)
-        yield FailureGroup(failure.task, failure.error, 1, moment, moment)
+        found.setdefault(group_of(entry.raw.head) or ("-", "-"), []).append(entry.raw.since_ms)
+    for (task, error), moments in found.items():
+        yield FailureGroup(task, error, len(moments), from_ms(min(moments)), from_ms(max(moments)))
 
 
 def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:

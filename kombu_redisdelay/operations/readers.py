@@ -50,6 +50,7 @@ class Entry:
         is_sure: whether this very entry was certainly not read before.
         matches: whether it matches what the filters of the look ask for; ``None`` if its reader has not
             told.
+        stands_for: how many messages it stands for, the last of which it is. None of these match.
         of_state: makes of its content what is known of it in its state, as fields of
             :class:`~kombu_redisdelay.operations.message.MessageInfo`.
     """
@@ -62,6 +63,7 @@ class Entry:
     moment_ms: float | None
     is_sure: bool = True
     matches: bool | None = None
+    stands_for: int = 1
     of_state: Callable[[Content], Mapping[str, Any]] = lambda content: {}
 
     @cached_property

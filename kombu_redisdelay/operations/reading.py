@@ -78,9 +78,9 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
         if look.of_failed is not None and selection.is_told:
             look = replace(look, of_failed=selection.may_be_failed)
         for _, entry in _read(access, [(state, look)]):
-            if looked_at == at_most:
+            if at_most is not None and looked_at >= at_most:
                 return Count(counted, is_exact=False, looked_at=looked_at)
-            looked_at += 1
+            looked_at += entry.stands_for
             counted += matches(entry)
     return Count(counted, looked_at=looked_at)
 
@@ -115,10 +115,14 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     at_most = LOOKED_AT_MOST if look.of_failed is None else BRIEFLY_LOOKED_AT_MOST
     cursor = begin
     for entry in state.reader.read(access.store, look):
-        if len(messages) == size or looked_at == at_most or size_read >= BYTES_LOOKED_AT_MOST:
+        if len(messages) == size or looked_at >= at_most or size_read >= BYTES_LOOKED_AT_MOST:
             assert cursor is not None, "a page without a message has no next one"
             return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
-        looked_at, size_read, cursor = looked_at + 1, size_read + len(entry.payload), entry.cursor
+        looked_at, size_read, cursor = (
+            looked_at + entry.stands_for,
+            size_read + len(entry.payload),
+            entry.cursor,
+        )
         if matches(entry):
             messages.append(_info(access, state, entry))
     return Page(messages, looked_at=looked_at)
