@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kombu_redisdelay.broker.failed import FailedTasks
-from kombu_redisdelay.broker.failure import name as name_of
+from kombu_redisdelay.broker.failed import FailedTasks, group_of
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.operations.states import FAILED, State
 from kombu_redisdelay.public import public
 
 
@@ -45,12 +44,7 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     states = selection.states((FAILED,))
     if selection.is_whole:
         return together(_counted(access, selection))
-    found = reading.matching(access, selection, states)
-    return together(
-        FailureGroup(name_of(message.task or ""), message.error, 1, message.since, message.since)
-        for message in found
-        if message.since is not None
-    )
+    return together(_read(access, selection, states[0]))
 
 
 def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
@@ -61,6 +55,19 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
         for group in tasks.groups(name) if count else ():
             first, last = from_ms(group.first_ms), from_ms(group.last_ms)
             yield FailureGroup(group.task, group.error, group.count, first, last)
+
+
+def _read(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
+    """Those that are found."""
+    look = selection.look(state, reading.names(access, selection))
+    if selection.is_grouped:
+        look = replace(look, of_failed=selection.may_be_failed)
+    matches = selection.matcher(look.span, access.store)
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in filter(matches, state.reader.read(access.store, look)):
+        found.setdefault(group_of(entry.raw.head) or ("-", "-"), []).append(entry.raw.since_ms)
+    for (task, error), moments in found.items():
+        yield FailureGroup(task, error, len(moments), from_ms(min(moments)), from_ms(max(moments)))
 
 
 def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
