@@ -57,7 +57,9 @@ def messages(request: Request) -> Response:
         choice=choice,
         state=state,
         states=STATES,
-        filters=site.filters,
+        filters=[
+            each for each in site.filters if each.may_match((state.name,)) or choice.fields.get(each.name)
+        ],
         columns=_columns(state, page),
         page=page,
         error=error,

@@ -100,7 +100,7 @@ class Site:
         )
         self.failures: Kept[Failures] = Kept(
             lambda: read_failures(self.messages, self.queue_names()),
-            lambda failures, took: seconds_kept(failures.queues, took),
+            lambda failures, took: seconds_kept(max(failures.queues, len(failures.groups)), took),
         )
 
     # Any number of threads may use them.

@@ -34,8 +34,8 @@ class Picture:
 PICTURES = (
     Picture("overview-light", "/"),
     Picture("overview-dark", "/", DARK),
-    Picture("queue-light", "/queue?name=emails"),
-    Picture("queue-dark", "/queue?name=emails", DARK),
+    Picture("queue-light", "/queue?name=emails", height=1050),
+    Picture("queue-dark", "/queue?name=emails", DARK, height=1050),
     Picture("keys-light", "/keys?name=imports", height=800),
     Picture("keys-dark", "/keys?name=imports", DARK, height=800),
     Picture("scheduled-light", "/messages?queue=emails&before=30m", height=570),
