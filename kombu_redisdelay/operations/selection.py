@@ -282,7 +282,8 @@ class Selection:
         for each, value in self.filters:
             if each.is_contained and "[" not in value:
                 texts = [value]
-        of_failed = self._of_failed if any(each.of_failed for each, _ in self.filters) else None
+        is_brief = state.name == FAILED and any(each.of_failed for each, _ in self.filters)
+        of_failed = self._of_failed if is_brief else None
         return Look(names, self.span(state), ids=self.ids, texts=_plain(texts), of_failed=of_failed)
 
     def _of_failed(self, task: str, error: str) -> bool | None:
