@@ -1,6 +1,6 @@
--- Takes out messages that were kept (dead letters, failed tasks): for good, or back to the tails of their ready
--- lists, as if they had never been delivered. For scripts with KEYS[2], the ready list of step 0, KEYS[3], the
--- wake zset, ARGV[1], "requeue" or "drop", and ARGV[2], the separator.
+-- Takes out messages that were kept (dead letters, failed tasks): for good, or back to the tails of their
+-- ready lists, as if they had never been delivered. For scripts with KEYS[2], the ready list of step 0,
+-- KEYS[3], the wake zset, ARGV[1], "requeue" or "drop", and ARGV[2], the separator.
 
 local function ready_list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
