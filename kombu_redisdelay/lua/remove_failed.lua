@@ -33,7 +33,7 @@ for i = 3, #ARGV, 3 do
       return remove_failed(keys, name, now_ms)
     end)
   else
-    is_gone()
+    was_not_there()
   end
 end
 return taken_out()

@@ -53,7 +53,7 @@ local function take_out(base, step, payload, remove)
 end
 
 -- Notes for the reply that one was not there.
-local function is_gone()
+local function was_not_there()
   reply[#reply + 1] = 0
 end
 
