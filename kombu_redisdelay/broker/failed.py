@@ -12,6 +12,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.by_time import Part, Row, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.kept import REQUEUE, take_out
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import RoundTrips, portions
@@ -29,9 +30,6 @@ BYTES_PER_CALL = 256 * 1024
 
 #: Failed tasks of a queue that one script drops.
 TRIMMED_PER_CALL = 100
-
-#: What is done with a failed task that is taken out: it goes back to its queue, or is removed for good.
-REQUEUE, REMOVE = "requeue", "drop"
 
 #: Names that are looked up together.
 NAMES_PER_CALL = 500
@@ -259,8 +257,8 @@ class FailedTasks:
         renewed: Callable[[bytes], bytes] = bytes,
         stays: Callable[[FailedTask, str], object] = lambda task, holder: None,
     ) -> Iterator[FailedTask]:
-        """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *tasks* of *queue*. Yields those that
-        were still there. One that was kept without its message is not requeued.
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *tasks* of
+        *queue*. Yields those that were still there. One that was kept without its message is not requeued.
 
         Arguments:
             renewed: makes of a message the one to requeue.
@@ -271,18 +269,15 @@ class FailedTasks:
         used = (keys.failed, keys.ready, keys.wake)
         if how == REQUEUE:
             tasks = (task for task in tasks if task.is_whole)
-        for some in portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL):
-            args: list[Argument] = [how, keys.separator]
-            for task in some:
-                step, payload = split_stored(task.stored)
-                again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
-                args += (task.name, task.head, again)
-            reply = REMOVE_FAILED(self._store.server, used, args)
-            for task, done in zip(some, reply, strict=True):
-                if done == 1:
-                    yield task
-                elif isinstance(done, bytes):
-                    stays(task, done.decode(errors="replace"))
+
+        def of_each(task: FailedTask) -> tuple[Argument, ...]:
+            step, payload = split_stored(task.stored)
+            again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
+            return task.name, task.head, again
+
+        parts = portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL)
+        begin = (how, keys.separator)
+        return take_out(self._store.server, REMOVE_FAILED, used, begin, parts, of_each, stays)
 
     def clear(self, queue: str) -> int:
         """Remove all failed tasks of *queue*. Returns how many there were."""

@@ -37,12 +37,12 @@ def _until_ready(message: MessageInfo) -> Iterator[Event]:
     ready = None if due_ms is None else from_ms(due_ms)
     origin = message.headers.get("origin")
     by = f"by {origin}" if isinstance(origin, str) else ""
-    is_delayed = bool(message.headers.get(ETA_HEADER) or message.headers.get(DELAY_HEADER))
+    had_due_time = bool(message.headers.get(ETA_HEADER) or message.headers.get(DELAY_HEADER))
     # The moment that is in a message is when it is due.
-    published = None if is_delayed else ready
+    published = None if had_due_time else ready
     if published or by:
         yield Event("published", published, by)
-    if is_delayed and message.state != SCHEDULED:
+    if had_due_time and message.state != SCHEDULED:
         yield Event("scheduled until", _eta(message) or ready)
 
 
