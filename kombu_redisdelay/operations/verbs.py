@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker import dead, failed
+from kombu_redisdelay.broker import dead, failed, kept
 from kombu_redisdelay.broker.by_time import IDS_PER_CALL
 from kombu_redisdelay.broker.key_holders import living_holders
 from kombu_redisdelay.broker.keys import KEPT
@@ -187,7 +187,7 @@ def _take_out(state: str, how: str) -> Some:
 def _requeue_failed(
     store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
 ) -> Iterator[Entry]:
-    take_out = partial(failed.FailedTasks(store).take_out, name, failed.REQUEUE, renewed=renewed, stays=stays)
+    take_out = partial(failed.FailedTasks(store).take_out, name, kept.REQUEUE, renewed=renewed, stays=stays)
     return _with_raw(take_out, entries)
 
 
@@ -200,7 +200,7 @@ def _until(span: Span, now_ms: float) -> Iterable[Span]:
 def _remove_failed(
     store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
 ) -> Iterator[Entry]:
-    return _with_raw(partial(failed.FailedTasks(store).take_out, name, failed.REMOVE), entries)
+    return _with_raw(partial(failed.FailedTasks(store).take_out, name, kept.REMOVE), entries)
 
 
 def _foresee_kept(
@@ -309,13 +309,17 @@ REQUEUE = Verb(
     {
         FAILED: How(_requeue_failed, spans=_until, foresee=partial(_foresee_kept, FailedReader())),
         **{
-            state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
+            state: How(_take_out(state, kept.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
             for state in KEPT
         },
     },
+    asks=("rate",),
     prepare=lambda store: store.now_ms(),
     needs_state=True,
 )
+
+#: At a rate, while some fail again.
+REQUEUE_SLOWLY = replace(REQUEUE, how={FAILED: REQUEUE.how[FAILED]})
 
 REMOVE = Verb(
     "remove",
@@ -324,7 +328,7 @@ REMOVE = Verb(
     "Remove failed tasks, or dead letters, for good.",
     {
         FAILED: How(_remove_failed, every=lambda store, name: failed.FailedTasks(store).clear(name)),
-        **{state: How(_take_out(state, dead.REMOVE), every=_clear_kept(state)) for state in KEPT},
+        **{state: How(_take_out(state, kept.REMOVE), every=_clear_kept(state)) for state in KEPT},
     },
     removes=True,
     needs_state=True,

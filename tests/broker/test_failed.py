@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.by_time import Part
-from kombu_redisdelay.broker.failed import REMOVE, REQUEUE, FailedTasks, trim_failed
+from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.failure import (
     text_of,
     tries_after,
 )
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.portions import finish
