@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import psutil
@@ -32,11 +33,16 @@ def name(pool: str, late: int, share: int) -> str:
 
 @dataclass
 class _Side:
-    """A worker, and what it has used so far."""
+    """A worker, and what its turns have shown.
+
+    Attributes:
+        rates: tasks a second.
+        cpu: seconds that it has used in all, for so many *tasks*.
+    """
 
     site: CelerySite
     pid: int
-    seconds: float = 0.0
+    rates: list[float] = field(default_factory=list)
     cpu: float = 0.0
     tasks: int = 0
 
@@ -45,7 +51,8 @@ class _Side:
         before = self._cpu_seconds()
         self.site.send(("mark", ("begin",)), *tasks, ("mark", ("end",)))
         began = self.site.postbox.wait("begin", PATIENCE)
-        self.seconds += self.site.postbox.wait("end", PATIENCE) - began
+        ended = self.site.postbox.wait("end", PATIENCE)
+        self.rates.append((len(tasks) + 1) / (ended - began))
         self.cpu += self._cpu_seconds() - before
         self.tasks += len(tasks) + 1
 
@@ -75,14 +82,16 @@ def measure(site: Site, sizes: Sizes) -> Measured:
             sides[kind] = _Side(celery, worker.pid)
         for side in sides.values():
             side.go(tasks)
-            side.seconds = side.cpu = side.tasks = 0
+            side.rates, side.cpu, side.tasks = [], 0.0, 0
         for turn in range(sizes["turns"]):
             # Neither always comes first.
             for side in [*sides.values()][:: -1 if turn % 2 else 1]:
                 side.go(tasks)
-    figures = {kind: side.tasks / side.seconds for kind, side in sides.items()}
+    figures = {kind: median(side.rates) for kind, side in sides.items()}
     figures |= {f"{kind}, CPU": side.cpu / side.tasks * 1e6 for kind, side in sides.items()}
-    figures[RATE] = figures["kept"] / figures["not kept"]
+    # What slows the machine down for a second slows down two turns that follow each other.
+    pairs = zip(sides["kept"].rates, sides["not kept"].rates, strict=True)
+    figures[RATE] = median(kept / not_kept for kept, not_kept in pairs)
     figures[CPU] = figures["kept, CPU"] / figures["not kept, CPU"]
     return Measured(figures)
 
