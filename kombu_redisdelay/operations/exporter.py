@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.key_figures import KeyFigures, key_figures
-from kombu_redisdelay.operations.memory import memories
+from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
-from kombu_redisdelay.operations.memory import Memory, memories
+from kombu_redisdelay.operations.server_memory import ServerMemory, memories
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
@@ -35,7 +35,7 @@ class Fleet:
     stats: Sequence[QueueStats]
     spans: list[Span]
     refused: Mapping[str, Exception]
-    memory: Memory | None = None
+    memory: ServerMemory | None = None
 
     @property
     def is_large(self) -> bool:

@@ -1,0 +1,124 @@
+"""Reads messages of lists and hashes in Redis at random positions."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from random import randrange, shuffle
+from typing import Any, NamedTuple
+
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.store import Store
+
+#: Messages that one command reads, at most, and bytes that it reads on average, at most.
+MESSAGES_PER_READ, BYTES_PER_READ = 8, 64 * 1024
+
+#: Commands in a round trip.
+READS_PER_CALL = 10
+
+LIST, HASH = "list", "hash"
+
+
+class Source(NamedTuple):
+    """A key in Redis with messages.
+
+    Attributes:
+        kind: :data:`LIST` or :data:`HASH`.
+        length: how many messages it had when it was looked at.
+    """
+
+    kind: str
+    key: str
+    length: int
+
+
+class Sampled(NamedTuple):
+    """A message as it is stored.
+
+    Attributes:
+        field: its field in a hash; empty in a list.
+    """
+
+    field: bytes
+    stored: bytes
+
+
+def sample(
+    store: Store, sources: Sequence[Source], most: int, most_bytes: int, mean_bytes: float = 0
+) -> Iterator[Sampled]:
+    """Read about *most* messages of *sources*, one queue's, or all of them if there are no more.
+
+    Arguments:
+        most_bytes: to end after so many bytes; those of the last round trip come on top.
+        mean_bytes: how large a message is on average, if that is known: few large ones are read at a time.
+    """
+    together = MESSAGES_PER_READ
+    if mean_bytes:
+        together = max(1, min(together, int(BYTES_PER_READ / mean_bytes)))
+    if sum(source.length for source in sources) <= most:
+        replies = _read_all(store, sources, together)
+    else:
+        replies = _read_some(store, sources, most, together)
+    size = 0
+    for some in replies:
+        yield from some
+        size += sum(len(each.field) + len(each.stored) for each in some)
+        if size > most_bytes:
+            return
+
+
+def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterator[list[Sampled]]:
+    for kind, key, length in sources:
+        if kind == LIST:
+            commands: list[Command] = [
+                ("LRANGE", key, first, first + together - 1) for first in range(0, length, together)
+            ]
+            yield from _calls(store, commands)
+            continue
+        cursor = b"0"
+        while True:
+            [(cursor, flat)] = answers(store.server, [("HSCAN", key, cursor, "COUNT", together)])
+            yield _pairs(flat)
+            if cursor == b"0":
+                break
+
+
+def _read_some(store: Store, sources: Sequence[Source], most: int, together: int) -> Iterator[list[Sampled]]:
+    """One command in each of many equal stretches: messages often stand beside others of their kind."""
+    ends = list(accumulate(source.length for source in sources))
+    reads = -(-most // together)
+    stretch = ends[-1] / reads
+    commands: list[Command] = []
+    for number in range(reads):
+        first, behind = int(number * stretch), int((number + 1) * stretch)
+        position = randrange(first, max(first + 1, behind))
+        index = bisect(ends, position)
+        kind, key, length = sources[index]
+        if kind == HASH:
+            commands.append(("HRANDFIELD", key, -together, "WITHVALUES"))
+        else:
+            begin = position - (ends[index] - length)
+            commands.append(("LRANGE", key, begin, begin + together - 1))
+    # Reading may end before all is read, and must not have seen the front only.
+    shuffle(commands)
+    yield from _calls(store, commands)
+
+
+def _calls(store: Store, commands: Sequence[Command]) -> Iterator[list[Sampled]]:
+    for first in range(0, len(commands), READS_PER_CALL):
+        some = commands[first : first + READS_PER_CALL]
+        for command, reply in zip(some, answers(store.server, some), strict=True):
+            if command[0] == "LRANGE":
+                yield [Sampled(b"", stored) for stored in reply]
+            else:
+                yield _pairs(reply)
+
+
+def _pairs(reply: Sequence[Any]) -> list[Sampled]:
+    """The fields and values in the reply of a hash."""
+    if reply and isinstance(reply[0], (list, tuple)):
+        # RESP3 makes pairs of them.
+        return [Sampled(*pair) for pair in reply]
+    return [Sampled(*pair) for pair in zip(reply[::2], reply[1::2], strict=True)]
