@@ -24,6 +24,20 @@ def number_of(count: int, what: str = "message") -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
+def size(count: float) -> str:
+    """A number of bytes: 12 B, 3.4 KiB, 120 MiB, 1.5 GiB."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1023.5 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.1f} {units[0]}" if count < 9.95 and units[0] != "B" else f"{count:,.0f} {units[0]}"
+
+
+def percent(share: float) -> str:
+    """A part of a whole: 0 %, under 1 %, 12 %."""
+    return "under 1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """Some names: ``a, b``, or the first ones of too many, ``a, b, ...``."""
     return f"{', '.join(names[:most])}{', ...' if len(names) > most else ''}"

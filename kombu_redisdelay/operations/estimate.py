@@ -152,6 +152,8 @@ def shares(
 def _rest(small: Sequence[Looked], looked: int, whole: Whole) -> float:
     """The bytes that certainly are in larger messages, if no large one was read."""
     assert whole.own is not None
+    if looked >= whole.messages:
+        return 0.0
     of_small = _bytes(small) * whole.messages / looked
     spread = sqrt(pvariance([one.size for one in small]) / len(small)) * whole.messages
     if whole.own <= of_small * (1 + CERTAINLY) + 4 * spread:

@@ -126,10 +126,10 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
             FAILED: tuple(key for key in its.all_failed if key != its.failed_messages),
             UNACKED: (its.unacked_keys,),
         }
-        with_messages = {key for _, _, key in asked}.union(*index.values())
         for state, some in sources.items():
             yield _Part(name, state, counts[state], some, index.get(state, ()))
-        notes = [*(key for key in its.own if key not in with_messages), *map(its.turns, steps)]
+        told = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
+        notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
         yield _Part(name, NOTES, 0, [], notes)
 
 
