@@ -84,6 +84,19 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
     return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
 
 
+def untold(count: int) -> str:
+    """Says how many expired tasks were not cancelled, because their chords could not be told."""
+    verb, they_are, their = (
+        ("stays", "it may be a part", "its body")
+        if count == 1
+        else ("stay", "they may be parts", "their bodies")
+    )
+    return (
+        f"{number_of(count, 'expired task')} {verb} for a worker: {they_are} of a chord, which cannot be told, "
+        f"because {their} cannot be read"
+    )
+
+
 def blocked(count: int) -> str:
     """Says how many messages have no due time because they wait for their unique keys."""
     verb, key, have = (

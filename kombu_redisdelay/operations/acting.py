@@ -42,6 +42,8 @@ class Done:
         is_dry_run: whether nothing was changed.
         blocked: how many other messages stay as they are, because another one holds their unique key.
         holders: id of some of these, 20 at most -> id of the message that holds the key.
+        untold: how many other tasks were not cancelled, because they may be parts of chords, and their bodies
+            cannot be read: their chords could not be told, and would wait for ever.
     """
 
     verb: str
@@ -51,6 +53,7 @@ class Done:
     is_dry_run: bool = False
     blocked: int = 0
     holders: Mapping[str, str] = field(default_factory=dict)
+    untold: int = 0
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -116,8 +119,12 @@ class Action:
 
     def _result(self, count: int, by_id: Mapping[str, int]) -> Done:
         ids = {} if self.selection.ids is None else dict(by_id)
-        due, blocked = self.verb.due(self._prepared), len(self._blocked_so_far)
-        return Done(self.verb.name, count, ids, due, blocked=blocked, holders=dict(self._holders))
+        return Done(
+            *(self.verb.name, count, ids, self.verb.due(self._prepared)),
+            blocked=len(self._blocked_so_far),
+            holders=dict(self._holders),
+            untold=0 if self._revoked is None else self._revoked.kept,
+        )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
         """Find the messages of these queues or partitions that will stay as they are, because another one

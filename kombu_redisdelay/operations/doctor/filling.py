@@ -41,5 +41,5 @@ def check_filling(access: Access) -> Iterator[Finding]:
         yield warning(
             "what fills Redis",
             f"{server.server}: {fill_of(server)}; {said}",
-            "See `celery delayed memory`. Have fewer tasks published, start more workers, or bound the queue.",
+            "See `celery delayed memory`. Have fewer tasks published, start more workers, or bound it.",
         )
