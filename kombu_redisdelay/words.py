@@ -92,8 +92,8 @@ def untold(count: int) -> str:
         else ("stay", "they may be parts", "their bodies")
     )
     return (
-        f"{number_of(count, 'expired task')} {verb} for a worker: {they_are} of a chord, which cannot be told, "
-        f"because {their} cannot be read"
+        f"{number_of(count, 'expired task')} {verb} for a worker: {they_are} of a chord, which cannot be "
+        f"told, because {their} cannot be read"
     )
 
 
