@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from celery import Celery
@@ -45,6 +45,12 @@ def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> dict[s
     return sizes
 
 
+def cpu_seconds(client: Any) -> float:
+    """Seconds of CPU that the server has used."""
+    told = client.info("cpu")
+    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+
+
 def measure(state: str, count: int) -> None:
     with RedisServer() as server:
         app = Celery("measured", broker=server.url(), set_as_current=False)
@@ -57,6 +63,7 @@ def measure(state: str, count: int) -> None:
             client.slowlog_reset()
             client.config_resetstat()
             took, errors = [], []
+            ours, theirs = process_time(), cpu_seconds(client)
             for _ in range(TIMES):
                 began = perf_counter()
                 found = messages.memory()
@@ -65,12 +72,14 @@ def measure(state: str, count: int) -> None:
                 # The messages alone are less than what Redis takes for them.
                 factor = sum(sizes.values()) / found.bytes
                 errors.append({task: tasks.get(task, 0) / size * factor - 1 for task, size in sizes.items()})
+            ours, theirs = process_time() - ours, cpu_seconds(client) - theirs
             slow = sorted(entry["duration"] / 1000 for entry in client.slowlog_get(10_000))
             command = "lrange" if state == "ready" else "hrandfield"
             reads = client.info("commandstats")[f"cmdstat_{command}"]
         used = client.info("memory")["used_memory_human"]
         app.close()
-    print(f"{count:,} {state}, {used}: ms", *map(round, took))
+    print(f"{count:,} {state}, {used}: ms", *map(round, took), end="; ")
+    print(f"of these CPU {ours / TIMES * 1000:.0f} here and {theirs / TIMES * 1000:.0f} at Redis")
     print(f"  {reads['calls'] // TIMES} reads of {reads['usec_per_call']:.0f} us", end="; ")
     print(f"{len(slow)} commands above 1 ms; the slowest ms:", *(f"{each:.1f}" for each in slow[-3:]))
     for task in KINDS:
@@ -78,7 +87,7 @@ def measure(state: str, count: int) -> None:
 
 
 def main() -> None:
-    for count in map(int, sys.argv[1:] or [100_000, 1_000_000]):
+    for count in [int(each) for each in sys.argv[1:]] or [100_000, 1_000_000]:
         for state in ("ready", "scheduled"):
             measure(state, count)
 

@@ -30,7 +30,7 @@ from kombu_redisdelay.operations.estimate import (
 from kombu_redisdelay.operations.forecast import ServerFill, server_fills
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
-from kombu_redisdelay.operations.sample import LIST, Sampled, sample
+from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
 from kombu_redisdelay.public import public
@@ -50,9 +50,6 @@ AGAIN = 3
 
 #: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
 LIST_ENTRY, HASH_ENTRY = 10, 70
-
-#: Bytes of a message, where nothing is known of it.
-TYPICAL = 1000
 
 
 @public
@@ -195,7 +192,7 @@ class _Row:
 def _shares_of_sample(parts: Sequence[StateBytes]) -> dict[int, float]:
     """The states whose messages are read, by their identity -> which part of the sample is of them."""
     weights = {
-        id(part): float(part.messages * TYPICAL if part.bytes is None else part.bytes)
+        id(part): float(part.messages * TYPICAL_BYTES if part.bytes is None else part.bytes)
         for part in parts
         if part.messages
     }
@@ -213,17 +210,24 @@ def _looked_at(
 ) -> tuple[Sequence[Share], bool]:
     """What the tasks of a state hold, and whether any of its messages was read."""
     if not of_sample or not part.messages:
-        size = part.bytes if part.bytes is not None else part.messages * TYPICAL
+        size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
         of_all = Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)
         return ([of_all] if part.messages else []), False
+    mean = (part.bytes or 0) / part.messages or TYPICAL_BYTES
     is_list = all(source.kind == LIST for source in part.sources)
+    # Redis has looked at so many messages to tell their bytes.
+    exact = ENTRY_SAMPLES
+    if is_list:
+        longest = max(nodes_of(source.length, mean) for source in part.sources)
+        exact = int(part.messages * min(1.0, REACH / longest))
+        if longest > 2 * REACH:
+            left.append(f"the middle of the long list of {part.state} messages of {part.name}")
     whole = Whole(
         part.messages,
         part.bytes,
-        exact=part.messages if is_list else min(part.messages, ENTRY_SAMPLES),
+        exact=min(part.messages, exact),
         each=part.beside / part.messages,
     )
-    mean = (part.bytes or 0) / part.messages
     most = max(LEAST_MESSAGES, round(MESSAGES * of_sample))
     most_bytes = max(LEAST_BYTES, round(BYTES * of_sample))
     look = _Look(part.state, now_ms, max(LEAST_COMPRESSED, round(COMPRESSED * of_sample)))

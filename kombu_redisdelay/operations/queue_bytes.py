@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import Packer, answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.sample import HASH, LIST, Source
+from kombu_redisdelay.operations.sample import HASH, LIST, REACH, Source
 from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
 
 #: Queues that are looked at in one round trip.
@@ -25,9 +25,9 @@ KEYS_PER_CALL = 500
 #: Lists of a fair queue that are looked at: those of the keys with the most messages.
 MOST_KEYS = 500
 
-#: ``MEMORY USAGE`` looks at so many nodes of a list, from its head, or entries of another key, and goes by
-#: their mean. With the nodes of 1.6 GB, it takes 3 ms, as with the entries.
-LIST_SAMPLES, ENTRY_SAMPLES = 200_000, 5_000
+#: ``MEMORY USAGE`` looks at so many entries of a hash or a zset, or nodes of a list, from its head, and goes
+#: by their mean.
+ENTRY_SAMPLES, LIST_SAMPLES = 5_000, REACH
 
 #: What is noted of a queue beside its messages, as a state: keys that are held, limits, its history.
 NOTES = "notes"

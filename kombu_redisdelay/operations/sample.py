@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import ceil
 from random import randrange, shuffle
 from typing import Any, NamedTuple
 
@@ -12,8 +13,19 @@ from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 
-#: Messages that one command reads, at most, and bytes that it reads on average, at most.
+#: Messages that one command reads, and bytes that it reads on average, at most.
 MESSAGES_PER_READ, BYTES_PER_READ = 8, 64 * 1024
+
+#: Redis keeps a list in nodes of this size. To come to a message, it walks from the nearer end, some 10 to 50
+#: ns for each node: in the memory of a large list, nothing is in a cache.
+NODE_BYTES = 8192
+
+#: No read goes further than so many nodes from an end. All of them together walk over so many, about, but
+#: there are at least *FEWEST_READS*. With fewer reads, each has more messages.
+REACH, WALKED, FEWEST_READS = 100_000, 2_500_000, 25
+
+#: Bytes of a message, where nothing is known of it.
+TYPICAL_BYTES = 1000
 
 #: Commands in a round trip.
 READS_PER_CALL = 10
@@ -45,28 +57,41 @@ class Sampled(NamedTuple):
     stored: bytes
 
 
+def nodes_of(length: int, mean_bytes: float) -> float:
+    """About how many nodes a list of *length* messages has."""
+    return length * min(1.0, mean_bytes / NODE_BYTES)
+
+
 def sample(
-    store: Store, sources: Sequence[Source], most: int, most_bytes: int, mean_bytes: float = 0
+    store: Store, sources: Sequence[Source], most: int, most_bytes: int, mean_bytes: float = TYPICAL_BYTES
 ) -> Iterator[Sampled]:
     """Read about *most* messages of *sources*, one queue's, or all of them if there are no more.
 
     Arguments:
         most_bytes: to end after so many bytes; those of the last round trip come on top.
-        mean_bytes: how large a message is on average, if that is known: few large ones are read at a time.
+        mean_bytes: how large a message is on average. Of large ones, few are read at a time.
     """
-    together = MESSAGES_PER_READ
-    if mean_bytes:
-        together = max(1, min(together, int(BYTES_PER_READ / mean_bytes)))
-    if sum(source.length for source in sources) <= most:
-        replies = _read_all(store, sources, together)
+    whole = sum(source.length for source in sources)
+    fit = max(1, int(BYTES_PER_READ / mean_bytes))
+    if whole <= most:
+        replies = _read_all(store, sources, min(fit, MESSAGES_PER_READ))
     else:
-        replies = _read_some(store, sources, most, together)
+        walk = sum(source.length * _nodes_walked(source, mean_bytes) for source in sources) / whole
+        reads = min(most / MESSAGES_PER_READ, max(FEWEST_READS, WALKED / (1 + walk)))
+        replies = _read_some(store, sources, most, min(fit, ceil(most / reads)), mean_bytes)
     size = 0
     for some in replies:
         yield from some
         size += sum(len(each.field) + len(each.stored) for each in some)
         if size > most_bytes:
             return
+
+
+def _nodes_walked(source: Source, mean_bytes: float) -> float:
+    """The nodes that Redis walks over for a message of *source*, on average."""
+    if source.kind == HASH:
+        return 0.0
+    return min(nodes_of(source.length, mean_bytes) / 4, REACH / 2)
 
 
 def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterator[list[Sampled]]:
@@ -85,10 +110,12 @@ def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterato
                 break
 
 
-def _read_some(store: Store, sources: Sequence[Source], most: int, together: int) -> Iterator[list[Sampled]]:
+def _read_some(
+    store: Store, sources: Sequence[Source], most: int, together: int, mean_bytes: float
+) -> Iterator[list[Sampled]]:
     """One command in each of many equal stretches: messages often stand beside others of their kind."""
     ends = list(accumulate(source.length for source in sources))
-    reads = -(-most // together)
+    reads = ceil(most / together)
     stretch = ends[-1] / reads
     commands: list[Command] = []
     for number in range(reads):
@@ -99,11 +126,20 @@ def _read_some(store: Store, sources: Sequence[Source], most: int, together: int
         if kind == HASH:
             commands.append(("HRANDFIELD", key, -together, "WITHVALUES"))
         else:
-            begin = position - (ends[index] - length)
+            begin = within_reach(position - (ends[index] - length), length, mean_bytes)
             commands.append(("LRANGE", key, begin, begin + together - 1))
     # Reading may end before all is read, and must not have seen the front only.
     shuffle(commands)
     yield from _calls(store, commands)
+
+
+def within_reach(index: int, length: int, mean_bytes: float) -> int:
+    """An index of a list, near an end of it if *index* is too far from both."""
+    reach = int(REACH * length / max(REACH, nodes_of(length, mean_bytes)))
+    if index < reach or index >= length - reach:
+        return index
+    near = index % (2 * reach)
+    return near if near < reach else length - 1 - (near - reach)
 
 
 def _calls(store: Store, commands: Sequence[Command]) -> Iterator[list[Sampled]]:

@@ -18,7 +18,13 @@ from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
 from kombu_redisdelay.operations.memory import MESSAGES, MemoryUse
 from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
 from kombu_redisdelay.operations.queue_bytes import NOTES
-from kombu_redisdelay.operations.sample import MESSAGES_PER_READ
+from kombu_redisdelay.operations.sample import (
+    MESSAGES_PER_READ,
+    NODE_BYTES,
+    REACH,
+    nodes_of,
+    within_reach,
+)
 from kombu_redisdelay.operations.states import STATES
 from tests.operations.kit import GARBAGE, in_each_state, send
 from tests.permissions import allow, documented_rules
@@ -380,3 +386,30 @@ class TestForecast:
 def test_arguments_are_not_told(site: Site, app: Celery, messages: Messages) -> None:
     send(app, "a", kwargs={"password": "secret"})
     assert "secret" not in repr(messages.memory())
+
+
+class TestReach:
+    """Nothing is read far from both ends of a long list: Redis would walk over it for too long."""
+
+    def test_of_a_short_list_all_is_within_reach(self) -> None:
+        assert [within_reach(index, 1000, 1000) for index in range(1000)] == list(range(1000))
+
+    def test_of_a_long_list_the_middle_is_not(self) -> None:
+        length, mean = 10_000_000, 2000
+        reach = REACH * NODE_BYTES / mean
+        found = [within_reach(index, length, mean) for index in range(0, length, 997)]
+        assert all(index <= reach or index >= length - reach - 1 for index in found)
+        assert sum(index < length / 2 for index in found) == pytest.approx(len(found) / 2, rel=0.1)
+        assert nodes_of(length, mean) > 2 * REACH
+
+
+def test_it_is_said_that_the_middle_was_not_read(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sample", "memory"):
+        monkeypatch.setattr(f"kombu_redisdelay.operations.{module}.REACH", 10)
+    [message, *_] = bodies(site, app, "small", 1000)
+    site.redis.lpush("celery", *[message] * 3000)
+    found = messages.memory()
+    assert "the middle of the long list of ready messages of celery" in found.not_looked_at
+    assert by_task(found)["small"].bytes == pytest.approx(found.bytes, rel=0.01)
