@@ -27,8 +27,9 @@ REACH, WALKED, FEWEST_READS = 100_000, 2_500_000, 25
 #: Bytes of a message, where nothing is known of it.
 TYPICAL_BYTES = 1000
 
-#: Commands in a round trip.
-READS_PER_CALL = 10
+#: Commands in a round trip, at most, bytes that they read on average, and nodes that all of them walk over,
+#: about: Redis serves nobody else meanwhile.
+READS_PER_CALL, BYTES_PER_CALL, WALKED_PER_CALL = 40, 1024 * 1024, 300_000
 
 LIST, HASH = "list", "hash"
 
@@ -78,7 +79,10 @@ def sample(
     else:
         walk = sum(source.length * _nodes_walked(source, mean_bytes) for source in sources) / whole
         reads = min(most / MESSAGES_PER_READ, max(FEWEST_READS, WALKED / (1 + walk)))
-        replies = _read_some(store, sources, most, min(fit, ceil(most / reads)), mean_bytes)
+        together = min(fit, ceil(most / reads))
+        commands = _commands(sources, most, together, mean_bytes)
+        by_bytes = BYTES_PER_CALL / (together * mean_bytes)
+        replies = _calls(store, commands, min(READS_PER_CALL, by_bytes, WALKED_PER_CALL / (1 + walk)))
     size = 0
     for some in replies:
         yield from some
@@ -100,7 +104,7 @@ def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterato
             commands: list[Command] = [
                 ("LRANGE", key, first, first + together - 1) for first in range(0, length, together)
             ]
-            yield from _calls(store, commands)
+            yield from _calls(store, commands, BYTES_PER_CALL / BYTES_PER_READ)
             continue
         cursor = b"0"
         while True:
@@ -110,9 +114,7 @@ def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterato
                 break
 
 
-def _read_some(
-    store: Store, sources: Sequence[Source], most: int, together: int, mean_bytes: float
-) -> Iterator[list[Sampled]]:
+def _commands(sources: Sequence[Source], most: int, together: int, mean_bytes: float) -> list[Command]:
     """One command in each of many equal stretches: messages often stand beside others of their kind."""
     ends = list(accumulate(source.length for source in sources))
     reads = ceil(most / together)
@@ -130,7 +132,7 @@ def _read_some(
             commands.append(("LRANGE", key, begin, begin + together - 1))
     # Reading may end before all is read, and must not have seen the front only.
     shuffle(commands)
-    yield from _calls(store, commands)
+    return commands
 
 
 def within_reach(index: int, length: int, mean_bytes: float) -> int:
@@ -142,9 +144,10 @@ def within_reach(index: int, length: int, mean_bytes: float) -> int:
     return near if near < reach else length - 1 - (near - reach)
 
 
-def _calls(store: Store, commands: Sequence[Command]) -> Iterator[list[Sampled]]:
-    for first in range(0, len(commands), READS_PER_CALL):
-        some = commands[first : first + READS_PER_CALL]
+def _calls(store: Store, commands: Sequence[Command], per_call: float) -> Iterator[list[Sampled]]:
+    count = max(1, int(per_call))
+    for first in range(0, len(commands), count):
+        some = commands[first : first + count]
         for command, reply in zip(some, answers(store.server, some), strict=True):
             if command[0] == "LRANGE":
                 yield [Sampled(b"", stored) for stored in reply]
