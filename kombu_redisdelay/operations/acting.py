@@ -43,7 +43,8 @@ class Done:
         is_dry_run: whether nothing was changed.
         blocked: how many other messages stay as they are, because another one holds their unique key.
         holders: id of some of these, 20 at most -> id of the message that holds the key.
-        left: with a rate: how many messages of the selection are still where they were. Else ``None``.
+        left: with a rate: how many messages of the selection, or of its limit, are still where they were.
+            Else ``None``.
         failed_again: with a rate: how many have failed again so far.
         stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
             again, ``"asked"`` if it was asked to. Else empty.
