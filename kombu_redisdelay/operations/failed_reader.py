@@ -12,6 +12,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.by_time import Part, Row
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, group_of
+from kombu_redisdelay.broker.failure import name as name_of
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
@@ -33,6 +34,12 @@ class _FailedEntry(Entry):
         if not self.raw.is_whole:
             return Content(self.raw.id, self.raw.failure.task)
         return Content.of(self.payload, otherwise=self.unnamed)
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """With the name that its group has."""
+        names = super().tasks
+        return [*names, *map(name_of, names or [""])]
 
 
 class FailedReader:

@@ -43,8 +43,8 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
     states = selection.states((FAILED,))
     if selection.is_whole:
-        return _together(_counted(access, selection))
-    return _together(_read(access, selection, states[0]))
+        return together(_counted(access, selection))
+    return together(_read(access, selection, states[0]))
 
 
 def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
@@ -70,7 +70,7 @@ def _read(access: Access, selection: Selection, state: State) -> Iterator[Failur
         yield FailureGroup(task, error, len(moments), from_ms(min(moments)), from_ms(max(moments)))
 
 
-def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
     """One of each kind, those with the most tasks first."""
     found: dict[tuple[str, str], FailureGroup] = {}
     for group in groups:

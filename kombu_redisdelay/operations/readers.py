@@ -72,6 +72,11 @@ class Entry:
         return Content.of(self.payload, otherwise=self.unnamed)
 
     @property
+    def tasks(self) -> Sequence[str]:
+        """The names by which its task is found; empty if it is not a task."""
+        return () if self.content.task is None else (self.content.task,)
+
+    @property
     def known(self) -> Mapping[str, Any]:
         """What is known of it in its state."""
         return self.of_state(self.content)

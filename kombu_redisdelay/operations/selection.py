@@ -92,7 +92,7 @@ FILTERS = (
         "task",
         "Only tasks of this name, in which * stands for anything.",
         "of the task",
-        lambda entry, value: is_task(entry.content.task, value),
+        lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
         of_failed=lambda task, error, value: _may_be_noted(task, value),
     ),
@@ -167,7 +167,8 @@ class Selection:
             ids.
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead".
-        task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+        task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
+            found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
@@ -281,7 +282,8 @@ class Selection:
         for each, value in self.filters:
             if each.is_contained and "[" not in value:
                 texts = [value]
-        of_failed = self._of_failed if any(each.of_failed for each, _ in self.filters) else None
+        is_brief = state.name == FAILED and any(each.of_failed for each, _ in self.filters)
+        of_failed = self._of_failed if is_brief else None
         return Look(names, self.span(state), ids=self.ids, texts=_plain(texts), of_failed=of_failed)
 
     def _of_failed(self, task: str, error: str) -> bool | None:
