@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import has_expired, is_related, is_task
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import FAILED, STATES, UNACKED, State
@@ -114,7 +114,7 @@ FILTERS = (
         "key",
         'Only messages with this key of fair queues; "" is none; * stands for anything.',
         "with the key",
-        lambda entry, value: fits(entry.content.key or NO_KEY, value),
+        lambda entry, value: fits_key(entry.content.key, value),
         "tenant-42",
         is_contained=True,
     ),

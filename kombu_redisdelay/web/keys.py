@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.fair import NO_KEY, shown_key
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
@@ -89,4 +89,4 @@ def _state_of(key: KeyStats) -> str:
 
 def pattern(key: str) -> str:
     """The value of the filter that finds messages with this key."""
-    return re.sub(r"[*?[]", r"[\g<0>]", key) or NO_KEY
+    return re.sub(r"[*?[]", r"[\g<0>]", shown_key(key))
