@@ -70,16 +70,23 @@ class ReadyLists:
             counts.append(in_lists + sum(sorted_in_of(store, next(replies)).values()))
         return counts
 
-    def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
+    def iter(
+        self,
+        queue: str,
+        texts: Sequence[str] = (),
+        skip: int = 0,
+        is_key: Callable[[str], bool] | None = None,
+    ) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
         :func:`~kombu_redisdelay.broker.walk.walk` for what may be included twice.
 
         Arguments:
             texts: only messages that contain one of these texts.
             skip: how many to pass over first.
+            is_key: of what a fair queue has sorted in, only messages of the keys for which it is true.
         """
         if is_fair(self._store, queue):
-            yield from islice(self._iter_fair(queue, texts), skip, None)
+            yield from islice(self._iter_fair(queue, texts, is_key), skip, None)
             return
         server, keys = self._store.server, self._store.ready_keys(queue)
         lengths = answers(server, (("LLEN", key) for key in keys))
@@ -91,7 +98,9 @@ class ReadyLists:
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
 
-    def _iter_fair(self, queue: str, texts: Sequence[str]) -> Iterator[Ready]:
+    def _iter_fair(
+        self, queue: str, texts: Sequence[str], is_key: Callable[[str], bool] | None
+    ) -> Iterator[Ready]:
         """The messages of a fair queue: of each step those of the keys, the one whose turn is next first, and
         then what is not sorted in."""
         server, keys = self._store.server, self._store.keys(queue)
@@ -101,7 +110,9 @@ class ReadyLists:
             of_step = [(state.turns.get(step, 0.0), state) for state in states if step in state.ready]
             for _, state in sorted(of_step, key=itemgetter(0)):
                 is_at_limit = has_limits and (state.is_limited or state.paused_ms is not None)
-                for entry in walk(server, [keys.key_list(step, state.key)], texts):
+                # To look at the list of each of 10,000 keys takes as many round trips.
+                is_wanted = is_key is None or is_key(state.key)
+                for entry in walk(server, [keys.key_list(step, state.key)], texts) if is_wanted else ():
                     before = position + entry.taken_before
                     yield Ready(
                         queue,

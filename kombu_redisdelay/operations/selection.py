@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from kombu_redisdelay.broker.store import Store
@@ -262,7 +263,8 @@ class Selection:
         for each, value in self.filters:
             if each.is_contained and "[" not in value:
                 texts = [value]
-        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts))
+        is_key = None if self.key is None else partial(fits_key, pattern=self.key)
+        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts), is_key=is_key)
 
     def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
         """Tells its messages among those that a reader finds.

@@ -699,6 +699,9 @@ class TestOperators:
             *[("a0", "a"), ("a1", "a"), ("a2", "a"), ("c0", None), ("b0", "b")]
         ]
         assert [each.position for each in found] == [0, 1, 2, 3, 4]
+        # Lists of other keys are not looked at. Who has pushed what is not sorted in is seen later.
+        of_b = [(id_of(each.payload), each.position) for each in ready.iter("q", is_key="b".__eq__)]
+        assert of_b == [("c0", 3), ("b0", 4)]
 
     def test_removes(self, rig: Rig, fair: FairQueues) -> None:
         ready = self.sort_in(rig)
