@@ -70,7 +70,7 @@ def written_key(text: str) -> str:
 
 def fits_key(key: str, pattern: str) -> bool:
     """Whether *key* fits *pattern*, which was checked: as it is, or as :func:`shown_key` shows it."""
-    return fits(shown_key(key), pattern) or key != "" and fits(key, pattern)
+    return fits(shown_key(key), pattern) or (key != "" and fits(key, pattern))
 
 
 def said_of_key(key: str, headers: Mapping[str, Any]) -> str:
