@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from kombu_redisdelay.broker import fair_keys, takes
+from kombu_redisdelay.broker import fair_keys, ready, takes
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.fair_keys import (
     KeyLimits,
@@ -20,6 +20,7 @@ from kombu_redisdelay.broker.fair_keys import (
     sorted_in,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
@@ -214,28 +215,43 @@ class TestOperators:
         return ReadyLists(rig.store)
 
     def test_counts_and_lists(self, rig: Rig) -> None:
-        ready = self.sort_in(rig)
-        assert ready.counts(["q"]) == [5]
-        found = list(ready.iter("q"))
+        lists = self.sort_in(rig)
+        assert lists.counts(["q"]) == [5]
+        found = list(lists.iter("q"))
         assert [(id_of(each.payload), each.key) for each in found] == [
             *[("a0", "a"), ("a1", "a"), ("a2", "a"), ("c0", None), ("b0", "b")]
         ]
         assert [each.position for each in found] == [0, 1, 2, 3, 4]
         # Lists of other keys are not looked at. Who has pushed what is not sorted in is seen later.
-        of_b = [(id_of(each.payload), each.position) for each in ready.iter("q", is_key="b".__eq__)]
+        of_b = [(id_of(each.payload), each.position) for each in lists.iter("q", is_key="b".__eq__)]
         assert of_b == [("c0", 3), ("b0", 4)]
 
+    @pytest.mark.many_messages
+    def test_lists_of_many_keys(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Some are begun together, and one has more than a page."""
+        monkeypatch.setattr(ready, "LISTS_PER_CALL", 2)
+        for key, count in (("a", 1), ("b", MESSAGES_PER_CALL + 1), ("c", 2), ("d", 1), ("e", 1)):
+            publish(rig, key, *numbered(key, count))
+        while rig.client.llen(rig.store.keys("q").ready):
+            taken(rig.consumer(), "q", limit=0)
+        found = list(ReadyLists(rig.store).iter("q"))
+        assert [each.position for each in found] == list(range(MESSAGES_PER_CALL + 6))
+        for key in "abcde":
+            of_key = [id_of(each.payload) for each in found if each.key == key]
+            assert of_key == numbered(key, len(of_key))
+        assert [each.key for each in ReadyLists(rig.store).iter("q", is_key="ce".__contains__)] == [*"cce"]
+
     def test_removes(self, rig: Rig, fair: FairQueues) -> None:
-        ready = self.sort_in(rig)
-        found = list(ready.iter("q"))
-        assert list(ready.remove_all("q", [found[1], found[3], found[4]])) == [found[1], found[3], found[4]]
+        lists = self.sort_in(rig)
+        found = list(lists.iter("q"))
+        assert list(lists.remove_all("q", [found[1], found[3], found[4]])) == [found[1], found[3], found[4]]
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 2
         assert ids(taken(rig.consumer(), "q")) == ["a0", "a2"]
 
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
-        ready = self.sort_in(rig)
+        lists = self.sort_in(rig)
         due_ms = rig.database.now_ms() + HOUR
-        moved = list(ready.schedule_all("q", ready.iter("q"), lambda each: (id_of(each.payload), due_ms)))
+        moved = list(lists.schedule_all("q", lists.iter("q"), lambda each: (id_of(each.payload), due_ms)))
         assert len(moved) == len(rig.scheduled("q")) == 5
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 0
         rig.database.advance(HOUR + 1000)
