@@ -31,6 +31,8 @@ PAGES = (
     "/messages?before=soon",
     "/message?id=s1",
     "/message?id=blocked",
+    "/failed",
+    "/failed?queue=celery",
     "/message?id=f1",
     "/message?id=nothing",
     "/queue?name=celery",
