@@ -39,6 +39,7 @@ PAGES = (
     f"/queue?name={LONG}",
     "/keys?name=celery",
     f"/keys?name={LONG}",
+    "/memory",
     "/doctor",
     "/nothing",
 )
