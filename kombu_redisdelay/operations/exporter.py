@@ -147,8 +147,9 @@ class QueueCollector(Collector):
             "redisdelay_queue_messages", "Messages in each state.", labels=["queue", "state"]
         )
         for queue in stats:
-            for name in STATES:
-                messages.add_metric([printable(queue.queue), name], getattr(queue, name))
+            for state in STATES.values():
+                if not state.is_past:
+                    messages.add_metric([printable(queue.queue), state.name], getattr(queue, state.name))
         yield messages
         for name, (documentation, value) in _GAUGES.items():
             yield _gauge(name, documentation, ((queue.queue, value(queue)) for queue in stats))
