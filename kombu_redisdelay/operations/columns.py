@@ -59,6 +59,9 @@ COLUMNS = {
     "key": Column("Key", TEXT, lambda message: shown_key(message.key), least=20, usual=NO_KEY),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
+    # Of what is told of a task: its arguments and its process are not known any more.
+    "worker name": Column("Worker", TEXT, lambda message: message.worker or "?", least=17),
+    "task name": Column("Task", TEXT, lambda message: message.task or "-", least=17),
 }
 
 #: Those of a list with messages in several states.

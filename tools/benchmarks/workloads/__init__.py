@@ -10,6 +10,7 @@ from tools.benchmarks.workloads import (
     expired,
     fair,
     fair_fleet,
+    finished,
     fleet,
     foreign,
     forward,
@@ -56,6 +57,7 @@ WORKLOADS: dict[str, Workload] = {
         unique_held.WORKLOAD,
         fair.WORKLOAD,
         *fair_fleet.WORKLOADS,
+        *finished.WORKLOADS,
         kills.WORKLOAD,
     )
 }
