@@ -1,4 +1,4 @@
-"""Keeps a line of each task that a consumer has finished: lines are sent together, and nobody waits for it."""
+"""Keeps a line of each task that a consumer has finished. Lines are sent together; nobody waits for that."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.states import State
 
-#: What a column shows: a moment, or in a word why there is none; for how long it has been so, seconds, a number,
-#: a text, the id of the message, the name of its queue, its worker, or the call that its task is.
+#: What a column shows: a moment, or in a word why there is none; for how long it has been so, seconds, a
+#: number, a text, the id of the message, the name of its queue, its worker, or the call that its task is.
 MOMENT, AGE, SECONDS, NUMBER, TEXT = "moment", "age", "seconds", "number", "text"
 ID, QUEUE, WORKER, CALL = "id", "queue", "worker", "call"
 

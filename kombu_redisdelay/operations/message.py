@@ -50,7 +50,8 @@ class MessageInfo:
         text: failed: what the exception says, 1,000 characters at most. It may hold secrets.
         traceback: failed: where it was raised, 8,000 characters at most: from a longer one, the middle is
             left out.
-        tries: failed, finished: how often Celery has tried it, 1 for a task that was never retried. Else ``None``.
+        tries: failed, finished: how often Celery has tried it, 1 for a task that was never retried. Else
+            ``None``.
         started: failed: when its last try began, in UTC, by the worker's clock; ``None`` if that is unknown.
         outcome: finished: how it has ended: "succeeded", "failed", "retried", "ignored", "requeued",
             "revoked", "expired" or "terminated". Else empty.

@@ -179,8 +179,8 @@ class Selection:
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
-        worker: what this Celery worker has taken, or has failed or finished there, such as ``"celery@web-1"``, with the
-            same wildcards.
+        worker: what this Celery worker has taken, or has failed or finished there, such as
+            ``"celery@web-1"``, with the same wildcards.
         error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
             wildcards.
         outcome: finished tasks with this :attr:`MessageInfo.outcome`, with the same wildcards.
@@ -204,7 +204,8 @@ class Selection:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
             are given together with a time or a filter (*task*, *args*, *worker*, *error*, *outcome*,
-            *slower*, *reason*, *key*, *unique*, *related*, *expired*); *slower* is no length of time; a text with wildcards has more than 500 characters.
+            *slower*, *reason*, *key*, *unique*, *related*, *expired*); *slower* is no length of time; a text
+            with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None

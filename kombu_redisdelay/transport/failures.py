@@ -58,8 +58,8 @@ def consumes_over(channel: object) -> None:
 
 
 def open_channel(message: Any) -> Channel:
-    """The channel of a *message*; if its connection was lost, the one that the worker consumes over now: nobody
-    looks after the other any more."""
+    """The channel of a *message*; if its connection was lost, the one that the worker consumes over now:
+    nobody looks after the other any more."""
     channel: Channel = message.channel
     return channel if not channel.closed else _current() or channel
 
@@ -72,8 +72,8 @@ def bare(error: Any) -> Any:
 
 
 def error_name(error: Any) -> str:
-    """The name of the class of an exception. One that could not be pickled comes as another one, which has the
-    name."""
+    """The name of the class of an exception. One that could not be pickled comes as another one, which has
+    the name."""
     from celery.utils.serialization import UnpickleableExceptionWrapper
 
     is_wrapped = isinstance(error, UnpickleableExceptionWrapper)

@@ -1,10 +1,10 @@
-"""Learns how each task of a Celery worker has ended: for the metrics of the worker, and for the list of finished
-tasks.
+"""Learns how each task of a Celery worker has ended: for the metrics of the worker, and for the list of
+finished tasks.
 
 The failures of tasks come to the same methods of Celery's ``Request`` as in
-:mod:`~kombu_redisdelay.transport.failures`. A success comes to ``on_success`` of a class that Celery makes for
-each task. That is wrapped when the class is made, and only if somebody wants to know: it is called for every
-task.
+:mod:`~kombu_redisdelay.transport.failures`. A success comes to ``on_success`` of a class that Celery makes
+for each task. That is wrapped when the class is made, and only if somebody wants to know: it is called for
+every task.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def _learning_revoked(announce: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end(request: Any, outcome: str, error: str = "-", ran: object = None) -> None:
-    """Note that the task of a *request* has ended. Only the first time counts: of a hard time limit, two methods
-    are told.
+    """Note that the task of a *request* has ended. Only the first time counts: of a hard time limit, two
+    methods are told.
 
     Arguments:
         ran: for how many seconds it ran, if its process says so.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.broker import finishing
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.finished import LONGEST_ID, FinishedTask, FinishedTasks
@@ -20,10 +20,9 @@ QUEUE = "q"
 
 
 @pytest.fixture(autouse=True)
-def by_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent, a test sends."""
     monkeypatch.setattr(finishing, "SEND_AFTER", 3600)
-    return
 
 
 def keeping(rig: Rig, name: str = "me", **limits: float) -> Consumer:
@@ -122,7 +121,7 @@ def test_what_cannot_be_kept_is_counted_and_told_once(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    monkeypatch.setattr(finishing.metrics, "finished_not_kept", lambda queue, tasks: counted.append(tasks))
+    monkeypatch.setattr(metrics, "finished_not_kept", lambda queue, tasks: counted.append(tasks))
     me, key = keeping(rig), rig.store.keys(QUEUE).finished
     rig.client.set(key, "of another program")
     rig.client.set(rig.store.keys(QUEUE).finished_sent("me"), "as well")

@@ -1,11 +1,12 @@
-"""A line of each finished task is kept, whatever happens to the worker and its connections. How tasks may end is
-in test_failed.py."""
+"""A line of each finished task is kept, whatever happens to the worker and its connections. How tasks may end
+is in test_failed.py."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
 FINISHED = Selection(state="finished")
-KEEP = {"broker_transport_options": {"keep_finished": {}}}
+KEEP: dict[str, Any] = {"broker_transport_options": {"keep_finished": {}}}
 
 #: What a lost connection makes a worker write into its log.
 LOST = "Traceback|Error|connection|Connection"
