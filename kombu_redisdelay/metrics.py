@@ -52,7 +52,7 @@ except ImportError:
     def finished_not_kept(queue: str, tasks: int) -> None:
         """Lines about finished tasks could not be kept."""
 
-    def tell_places(busy: Callable[[], float], free: Callable[[], float]) -> None:
+    def watch_pool(busy: Callable[[], float], free: Callable[[], float]) -> None:
         """This process has a pool with places. The functions count those that have a task, and the others."""
 
     def lease_lost(queue: str, messages: int) -> None:
@@ -153,7 +153,7 @@ else:
         ["task"],
         buckets=TASK_BUCKETS,
     )
-    POOL_PLACES = Gauge("redisdelay_pool_places", "Places of the pool of this worker.", ["state"])
+    POOL = Gauge("redisdelay_pool_places", "Places of the pool of this worker.", ["state"])
 
     # Twice as fast as asking the metric each time. This matters, because it is done for every message.
     _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
@@ -218,9 +218,9 @@ else:
     def finished_not_kept(queue: str, tasks: int) -> None:
         FINISHED_NOT_KEPT.labels(queue).inc(tasks)
 
-    def tell_places(busy: Callable[[], float], free: Callable[[], float]) -> None:
-        POOL_PLACES.labels("busy").set_function(busy)
-        POOL_PLACES.labels("free").set_function(free)
+    def watch_pool(busy: Callable[[], float], free: Callable[[], float]) -> None:
+        POOL.labels("busy").set_function(busy)
+        POOL.labels("free").set_function(free)
 
     def lease_lost(queue: str, messages: int) -> None:
         LEASE_LOST.labels(queue).inc(messages)

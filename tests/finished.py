@@ -6,6 +6,10 @@ from typing import Any
 
 from kombu_redisdelay.broker.finished import FinishedTask
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.states import STATES
+
+#: Those whose messages are messages.
+STATES_OF_MESSAGES = [name for name, state in STATES.items() if not state.is_past]
 
 
 def keep_finished(store: Store, queue: str, *ids: str, **told: Any) -> None:

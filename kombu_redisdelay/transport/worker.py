@@ -19,7 +19,7 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import consumes_over, keep_failures
 from kombu_redisdelay.transport.outcomes import learn_outcomes, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
-from kombu_redisdelay.transport.places import count_places
+from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.takeover import options_of
@@ -111,7 +111,7 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
                 self.on_task_request = controller._process_task
             forget_nothing(self)
             want_outcomes(options_of(self.connection))
-            count_places(self.pool)
+            watch_pool(self.pool)
         return update_strategies(self, *args, **kwargs)
 
     extended.extends_celery = True  # type: ignore[attr-defined]

@@ -12,16 +12,13 @@ from celery import Celery
 from kombu_redisdelay import MessageInfo, Selection, batch
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.states import STATES
 from tests.failed import keep_failed
+from tests.finished import STATES_OF_MESSAGES
 from tests.transport.kit import Inbox, Site, drain
 
 #: A message that is none, and its id.
 GARBAGE = b"\xff not\na message"
 GARBAGE_ID = hashlib.sha1(GARBAGE).hexdigest()
-
-#: Those whose messages are messages.
-STATES_OF_MESSAGES = [name for name, state in STATES.items() if not state.is_past]
 
 each_state = pytest.mark.parametrize("state", STATES_OF_MESSAGES)
 

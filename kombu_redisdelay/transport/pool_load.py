@@ -13,11 +13,11 @@ from kombu_redisdelay import metrics
 _current: Callable[[], Any] = lambda: None  # noqa: E731
 
 
-def count_places(pool: Any) -> None:
+def watch_pool(pool: Any) -> None:
     """Have the metrics of this process tell the places of a worker's *pool*, whenever they are asked."""
     global _current
     _current = ref(pool)
-    metrics.tell_places(_busy, _free)
+    metrics.watch_pool(_busy, _free)
 
 
 def _busy() -> int:
