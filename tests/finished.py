@@ -9,7 +9,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.states import STATES
 
 #: Those whose messages are messages.
-STATES_OF_MESSAGES = [name for name, state in STATES.items() if not state.is_past]
+OF_MESSAGES = [name for name, state in STATES.items() if not state.is_past]
 
 
 def keep_finished(store: Store, queue: str, *ids: str, **told: Any) -> None:

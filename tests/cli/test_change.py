@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
-from tests.finished import STATES_OF_MESSAGES
+from tests.finished import OF_MESSAGES
 from tools.harness.redis_server import RedisServer
 
 
@@ -46,13 +46,13 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
         f"{in_each_state['failed']} is a failed task in the queue 'celery'",
         f"{dead} is a dead letter in the queue 'celery'",
     ]
-    assert len(told) == len(STATES_OF_MESSAGES) - 2
+    assert len(told) == len(OF_MESSAGES) - 2
     rows = site.rows("cancel", held, dead, "nothing", status=1)
     assert [row.get("state") for row in rows] == ["unacked", "dead", None]
     result = site.run("cancel", held, "nothing", "--dry-run")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"{held} is unacked, at {worker}\nnothing not found\n"
-    assert {row["state"] for row in site.rows("list")} == set(STATES_OF_MESSAGES) - {"scheduled", "ready"}
+    assert {row["state"] for row in site.rows("list")} == set(OF_MESSAGES) - {"scheduled", "ready"}
 
 
 @pytest.mark.parametrize(

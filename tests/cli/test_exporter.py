@@ -26,7 +26,7 @@ from kombu_redisdelay.cli.exporter import _listen
 from kombu_redisdelay.cli.serving import MOST_CONNECTIONS
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
-from tests.finished import STATES_OF_MESSAGES
+from tests.finished import OF_MESSAGES
 from tools.harness.full import BALLAST, fill
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -67,7 +67,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
     assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
-    counts = {**dict.fromkeys(STATES_OF_MESSAGES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
+    counts = {**dict.fromkeys(OF_MESSAGES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
     assert of_queue == {
         **{f'redisdelay_queue_messages{{state="{state}"}}': count for state, count in counts.items()},
         "redisdelay_queue_overdue_messages": 1,

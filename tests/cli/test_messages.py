@@ -17,7 +17,7 @@ from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
-from tests.finished import STATES_OF_MESSAGES, keep_finished
+from tests.finished import OF_MESSAGES, keep_finished
 
 #: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
 ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
@@ -92,7 +92,7 @@ def test_list_of_each_state(site: Site, in_each_state: dict[str, str]) -> None:
         assert row["id"] == id
     every = site.rows("list")
     assert {row["state"]: row["id"] for row in every} == in_each_state
-    assert len(every) == len(STATES_OF_MESSAGES)
+    assert len(every) == len(OF_MESSAGES)
     assert len(site.rows("list", "--limit", "3")) == 3
     two = site.rows("list", "--state", "dead", "--state", "ready")
     assert [row["state"] for row in two] == ["ready", "dead"]
@@ -159,7 +159,7 @@ def test_list_shows_what_there_is_to_say_of_a_state(
 def test_list_of_all_says_the_state_and_since_when(site: Site, in_each_state: dict[str, str]) -> None:
     header, *rows = site.text("list").splitlines()
     assert header.split() == ["STATE", "WHEN", "ID", "QUEUE", "TASK"]
-    assert [row.split()[0] for row in rows] == STATES_OF_MESSAGES
+    assert [row.split()[0] for row in rows] == OF_MESSAGES
     assert rows[0].split()[1] == "in"
     assert all(row.split()[2] == "ago" for row in rows[1:])
 
@@ -321,7 +321,7 @@ def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str])
 
 def test_show_has_the_times_of_the_apps_time_zone(site: Site, in_each_state: dict[str, str]) -> None:
     app = Celery("shop", broker=site.app.conf.broker_url, timezone="Asia/Kolkata", set_as_current=False)
-    for state in STATES_OF_MESSAGES:
+    for state in OF_MESSAGES:
         name = "due" if state == "scheduled" else "since"
         shown = _fields(site.run("show", in_each_state[state], app=app).stdout)[name]
         at = re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:30) \(.*\)", shown)

@@ -11,7 +11,7 @@ from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Messages, Selection
 from tests.failed import SECRET
-from tests.finished import STATES_OF_MESSAGES
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import (
     GARBAGE,
     GARBAGE_ID,
@@ -31,12 +31,10 @@ class TestAMessage:
         before = in_seconds(-0.001)
         in_each_state(site, app)
         found = list(messages.select())
-        assert ids(found) == [message.state for message in found] == list(STATES_OF_MESSAGES)
-        assert [messages.get(id) for id in STATES_OF_MESSAGES] == found
-        assert [messages.count(Selection(state=state)) for state in STATES_OF_MESSAGES] == [1] * len(
-            STATES_OF_MESSAGES
-        )
-        assert messages.count() == messages.count(Selection(queue="celery")) == len(STATES_OF_MESSAGES)
+        assert ids(found) == [message.state for message in found] == list(OF_MESSAGES)
+        assert [messages.get(id) for id in OF_MESSAGES] == found
+        assert [messages.count(Selection(state=state)) for state in OF_MESSAGES] == [1] * len(OF_MESSAGES)
+        assert messages.count() == messages.count(Selection(queue="celery")) == len(OF_MESSAGES)
         for message in found:
             assert isinstance(message, MessageInfo)
             assert (message.queue, message.task, message.kwargs) == (
