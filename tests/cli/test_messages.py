@@ -15,7 +15,6 @@ from celery import Celery
 
 from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
 from tests.finished import OF_MESSAGES, keep_finished
 
@@ -194,11 +193,10 @@ def test_a_worker_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     assert second.split()[:3] == worker
 
 
-@pytest.mark.parametrize("state", [*STATES, "all"])
+@pytest.mark.parametrize("state", [*OF_MESSAGES, "all"])
 def test_list_fits_into_80_columns(
     site: Site, in_each_state: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_finished(site.store, QUEUE, in_each_state["ready"], error="ConnectionError")
     words = () if state == "all" else ("--state", state)
     header, *rows = _on_a_terminal(site, monkeypatch, "list", *words)
     ids = in_each_state.values() if state == "all" else [in_each_state[state]]
@@ -208,6 +206,15 @@ def test_list_fits_into_80_columns(
         assert id in row
         assert "shop." in row
         assert len(row) <= 80
+
+
+def test_finished_tasks_fit_into_80_columns(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = "5ab0c1de-93b5-4a0e-8f37-0d2c9a6b7e10"
+    keep_finished(site.store, QUEUE, id, error="ConnectionError", outcome="terminated", tries=3)
+    *_, first, second = lines = _on_a_terminal(site, monkeypatch, "list", "--state", "finished")
+    assert id in first
+    assert {"ConnectionError", "celery@w", "shop.close"} <= set(second.split())
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("option", ["--before", "--after"])

@@ -57,7 +57,7 @@ WORKLOADS: dict[str, Workload] = {
         unique_held.WORKLOAD,
         fair.WORKLOAD,
         *fair_fleet.WORKLOADS,
-        *finished.WORKLOADS,
+        finished.WORKLOAD,
         kills.WORKLOAD,
     )
 }

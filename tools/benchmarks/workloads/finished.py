@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import psutil
@@ -11,7 +10,7 @@ import psutil
 from tools.benchmarks.celery_site import PATIENCE, open_site
 from tools.benchmarks.peers import OURS
 from tools.benchmarks.site import Site
-from tools.benchmarks.workload import Measured, Sizes, Workload, cases
+from tools.benchmarks.workload import Case, Measured, Sizes, Workload
 
 POOLS = ("threads", "prefork")
 
@@ -22,7 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {"plain": {}, "kept": {"keep_finished": {}}}
 ORDER = ("plain", "kept", "kept", "plain")
 
 
-def measure(site: Site, sizes: Sizes, *, pool: str) -> Measured:
+def measure(site: Site, sizes: Sizes) -> Measured:
+    pool = POOLS[sizes["pool"]]
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     costs: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number, kind in enumerate(ORDER):
@@ -59,22 +59,18 @@ def _cpu_seconds(pid: int) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def _workload(pool: str) -> Workload:
-    return Workload(
-        name=f"finished-{pool}",
-        about=f"a Celery worker with the {pool} pool keeps a line of each task that has ended, or none",
-        cases=cases(OURS),
-        units={
-            **{f"{kind} rate": "tasks/s" for kind in KINDS},
-            **{f"{kind} CPU": "us" for kind in KINDS},
-            "rate, of plain": "",
-            "CPU, of plain": "",
-        },
-        measure=partial(measure, pool=pool),
-        sizes={"warm": 200, "tasks": 8000},
-        quick_sizes=None,
-        rounds=3,
-    )
-
-
-WORKLOADS = [_workload(pool) for pool in POOLS]
+WORKLOAD = Workload(
+    name="finished",
+    about="a Celery worker runs no-op tasks, and keeps a line of each that has ended, or none",
+    cases=tuple(Case(pool, OURS, {"pool": number}) for number, pool in enumerate(POOLS)),
+    units={
+        **{f"{kind} rate": "tasks/s" for kind in KINDS},
+        **{f"{kind} CPU": "us" for kind in KINDS},
+        "rate, of plain": "",
+        "CPU, of plain": "",
+    },
+    measure=measure,
+    sizes={"warm": 200, "tasks": 8000},
+    quick_sizes=None,
+    rounds=3,
+)
