@@ -269,9 +269,10 @@ class Store:
             is_repeated: whether the message may have been published before.
             instead_of: the name of the message that it is to replace, whose id it has.
         """
+        expires_ms = self.expires_ms.get(queue, 0)
         rare = (
-            *(self.expires_ms.get(queue, 0), due.at_ms, due.delay_ms, int(is_continued), int(is_repeated)),
-            *(unique.at_most_ms, round(unique.expires_ms), instead_of),
+            *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
+            *(unique.at_most_ms, unique.expires_ms, instead_of),
         )
         args = PUBLISH_UNIQUE.arguments(
             payload=payload,
@@ -280,7 +281,7 @@ class Store:
             key=unique.field,
             mode=unique.letter,
             separator=self.separator,
-            rare=" ".join(map(str, rare)) if any(rare) else "",
+            rare="{} {} {} {:d} {:d} {} {:.0f} {}".format(*rare) if any(rare) else "",
         )
         used = self._keys_for_unique(queue, step)
         return only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))

@@ -154,10 +154,10 @@ def check_at_most(at_most: object, mode: str, what: str) -> None:
 
 def check_id(id: str) -> None:
     """Raise a ``ValueError`` if a message with a key cannot have this *id*: scripts read it in its text."""
-    if not id.isascii() or not id.isprintable() or '"' in id or "\\" in id:
+    if not id.isascii() or not id.isprintable() or any(map(id.__contains__, ' "\\')):
         raise ValueError(
-            "the id of a message with a key must consist of printable ASCII characters without quotation "
-            f"marks and backslashes, not {id!r}"
+            "the id of a message with a key must consist of printable ASCII characters without spaces, "
+            f"quotation marks and backslashes, not {id!r}"
         )
 
 

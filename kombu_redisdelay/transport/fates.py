@@ -29,10 +29,15 @@ class Fate:
         self._outcomes.append(conflict)
 
     @property
+    def is_accepted(self) -> bool:
+        """Whether a queue has accepted it."""
+        return None in self._outcomes
+
+    @property
     def conflict(self) -> Conflict | None:
         """The result for all queues: none if one of them has accepted it, and it counts as dropped only if it
         was dropped in each of them."""
-        if not self._outcomes or None in self._outcomes:
+        if not self._outcomes or self.is_accepted:
             return None
         conflicts = [each for each in self._outcomes if each is not None]
         return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])

@@ -147,8 +147,9 @@ class TestKombu:
         channel = site.channel()
         with pytest.raises(ValueError, match=message):
             publish(channel, "m", headers=headers)
-        with pytest.raises(ValueError, match="ASCII"):
-            publish(channel, "m", headers=KEY, message_id='a "b"')
+        for id in ('a"b"', "a b", "a\\b", "ä"):
+            with pytest.raises(ValueError, match="ASCII"):
+                publish(channel, "m", headers=KEY, message_id=id)
         assert site.ready() == 0
 
     def test_a_fanout_exchange_has_no_keys(self, site: Site) -> None:
