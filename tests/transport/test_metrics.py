@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from kombu.entity import Exchange, Queue
 from prometheus_client import REGISTRY
@@ -148,13 +146,18 @@ class Pool:
     num_processes = 4
 
 
+class Request:
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+
 def test_the_places_of_the_pool() -> None:
     pool = Pool()
     state = pytest.importorskip("celery.worker.state")
     pool_load.watch_pool(pool)
     assert _of_task("pool_places", state="busy") == 0
     assert _of_task("pool_places", state="free") == 4
-    requests = [SimpleNamespace(id=id) for id in "abc"]
+    requests = [Request(id) for id in "abc"]
     state.active_requests.update(requests)
     try:
         assert _of_task("pool_places", state="busy") == 3
