@@ -142,6 +142,8 @@ def _end(request: Any, outcome: str, error: str = "-", ran: object = None) -> No
     Arguments:
         ran: for how many seconds it ran, if its process says so.
     """
+    if not _is_wanted:
+        return
     message = request.message
     stored = getattr(message, "stored_as", None)
     if not isinstance(stored, StoredAs) or not isinstance(message.channel, Channel):

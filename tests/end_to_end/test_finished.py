@@ -67,3 +67,19 @@ def test_lost_connections_and_the_end(site: Installation, messages: Messages, po
     # A task that comes back after a lost connection runs again.
     assert lines(messages) == Counter(site.ledger.ended())
     assert {task.outcome for task in messages.select(FINISHED)} == {"succeeded"}
+
+
+def test_what_was_revoked(site: Installation, messages: Messages) -> None:
+    """Of a task that runs, with ``terminate``, and of one that a worker has not begun."""
+    site.worker(pool="prefork", settings=KEEP, expected="Terminated|Discarding revoked")
+    producer = site.producer()
+    for name in ("runs", "held"):
+        producer.send_task("work", [name, 600], task_id=name)
+    site.wait_started("runs")
+    producer.control.revoke("held")
+    producer.control.revoke("runs", terminate=True)
+
+    def outcomes() -> dict[str, str]:
+        return {task.id: task.outcome for task in messages.select(FINISHED)}
+
+    wait_until(lambda: outcomes() == {"runs": "terminated", "held": "revoked"}, 30, "both lines")
