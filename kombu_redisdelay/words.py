@@ -70,6 +70,18 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
     return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
 
 
+def rest(noun: str, left: int, failed_again: int, stopped: str) -> str:
+    """Says what became of tasks that were requeued at a rate, and what is left.
+
+    Arguments:
+        stopped: why it has stopped: "failing", "asked", or empty.
+    """
+    why = {"failing": "Stopped, because too many fail again. ", "asked": "Stopped. "}.get(stopped, "")
+    again, have = f"{failed_again:,}" if failed_again else "None", "has" if failed_again == 1 else "have"
+    are = "is" if left == 1 else "are"
+    return f"{why}{again} {have} failed again so far, and {number_of(left, noun)} {are} left"
+
+
 def blocked(count: int) -> str:
     """Says how many messages have no due time because they wait for their unique keys."""
     verb, key, have = (

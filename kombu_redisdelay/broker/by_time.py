@@ -56,8 +56,13 @@ class Part(NamedTuple):
     from_last: bool = False
 
 
-def read_pages(server: Server, keys: Keys, part: Part) -> Iterator[list[Row]]:
-    """The messages of a *part*, page by page."""
+def read_pages(server: Server, keys: Keys, part: Part, longest: int | None = None) -> Iterator[list[Row]]:
+    """The messages of a *part*, page by page.
+
+    Arguments:
+        keys: the hash may have something else in place of messages, under the same names.
+        longest: how many bytes of each are read, from its beginning; ``None`` for all.
+    """
     low: Argument = "-inf" if part.from_ms is None else part.from_ms
     high: Argument = "+inf" if part.before_ms is None else part.before_ms
     after, until = part.after, part.until
@@ -74,6 +79,7 @@ def read_pages(server: Server, keys: Keys, part: Part) -> Iterator[list[Row]]:
                 from_last=int(part.from_last),
                 count=size,
                 byte_limit=BYTES_PER_CALL,
+                longest="" if longest is None else longest,
             ),
         )
         rows = [(name, float(score), stored) for name, score, stored in _threes(found)]
@@ -86,8 +92,8 @@ def read_pages(server: Server, keys: Keys, part: Part) -> Iterator[list[Row]]:
 
 
 def find_all(
-    server: Server, keys: Callable[[str], Keys], queues: Sequence[str], ids: Sequence[str]
-) -> Iterator[tuple[str, str, Row]]:
+    server: Server, keys: Callable[[str], Keys], queues: Sequence[str], ids: Sequence[bytes]
+) -> Iterator[tuple[str, bytes, Row]]:
     """The messages of *queues* with these ids, each with its queue and its id, in the order of the queues and
     ids.
 
@@ -96,13 +102,13 @@ def find_all(
     """
     wanted = product(queues, ids)
     while some := list(islice(wanted, IDS_PER_CALL)):
-        calls = [(FIND, keys(queue), (id_bytes(id), b"", *_A_FEW)) for queue, id in some]
+        calls = [(FIND, keys(queue), (id, b"", *_A_FEW)) for queue, id in some]
         for (queue, id), reply in zip(some, run_each(server, calls), strict=True):
             while reply:
                 after, *found = reply
                 for name, score, stored in _threes(found):
                     yield queue, id, Row(name, float(score), stored)
-                args = (id_bytes(id), after, MESSAGES_PER_CALL, BYTES_PER_CALL)
+                args = (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL)
                 reply = after and FIND(server, keys(queue), args)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kombu_redisdelay.broker.kept import take_out
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, NEWEST, REMOVE_DEAD
@@ -18,9 +19,6 @@ from kombu_redisdelay.broker.walk import walk
 #: long. To remove a letter, it may have to look at all of them.
 LETTERS_PER_CALL = 20
 LETTER_BYTES_PER_CALL = 1024 * 1024
-
-#: What is done with a dead letter that is taken out: it goes back to its queue, or is removed for good.
-REQUEUE, REMOVE = "requeue", "drop"
 
 #: The first line of a dead letter (lua/include/dead.lua). Longer numbers are not ours.
 _LINE = re.compile(rb"(\d{1,18}) (\d{1,18}) (\d{1,9}) ([^\n]*)\n")
@@ -115,8 +113,8 @@ class DeadLists:
         letters: Iterable[DeadLetter],
         stays: Callable[[DeadLetter, str], object] = lambda letter, holder: None,
     ) -> Iterator[DeadLetter]:
-        """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *letters* of *queue*. Those that are
-        requeued have 0 failures. Yields those that were still there.
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *letters* of
+        *queue*. Those that are requeued have 0 failures. Yields those that were still there.
 
         Arguments:
             stays: called with each letter that is not requeued because another message holds its key, and the
@@ -124,14 +122,11 @@ class DeadLists:
         """
         keys = self._store.keys(queue)
         used = (self._key(queue), keys.ready, keys.wake)
-        for some in portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL):
-            args: tuple[Argument, ...] = (how, keys.separator, *(letter.entry for letter in some))
-            reply = REMOVE_DEAD(self._store.server, used, args)
-            for letter, done in zip(some, reply, strict=True):
-                if done == 1:
-                    yield letter
-                elif isinstance(done, bytes):
-                    stays(letter, done.decode(errors="replace"))
+        parts = portions(letters, _size, LETTERS_PER_CALL, LETTER_BYTES_PER_CALL)
+        begin = (how, keys.separator)
+        return take_out(
+            self._store.server, REMOVE_DEAD, used, begin, parts, lambda letter: (letter.entry,), stays
+        )
 
     def clear(self, queue: str) -> int:
         """Remove all dead letters of *queue*. Returns how many there were."""

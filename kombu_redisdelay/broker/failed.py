@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
-from kombu_redisdelay.broker.by_time import Part, Row, find_all, read_pages
+from kombu_redisdelay.broker.by_time import Part, Row, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.kept import REQUEUE, take_out
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import RoundTrips, portions
@@ -29,8 +31,15 @@ BYTES_PER_CALL = 256 * 1024
 #: Failed tasks of a queue that one script drops.
 TRIMMED_PER_CALL = 100
 
-#: What is done with a failed task that is taken out: it goes back to its queue, or is removed for good.
-REQUEUE, REMOVE = "requeue", "drop"
+#: Names that are looked up together.
+NAMES_PER_CALL = 500
+
+#: Heads that are read together. One may have 100 KB, where a traceback is not in English.
+HEADS_PER_CALL = 20
+
+#: How many bytes of a head are read to know the task and the error. Most names are shorter; a head whose
+#: names are longer is read whole.
+BEGINNING = 256
 
 #: Groups that are read together.
 GROUPS_PER_CALL = 500
@@ -47,7 +56,7 @@ _NOT_KEPT = 2
 #: No process starts a task as late as this, in seconds since the epoch.
 _LATEST = 1e11
 
-#: A head (lua/include/failed.lua). Longer numbers are not ours.
+#: A head, or its beginning (lua/include/failed.lua). Longer numbers are not ours.
 _HEAD = re.compile(rb"(\d{1,18}) (\d{1,18}) (\S+) (\S+) (\S+) (.*)", re.DOTALL)
 
 
@@ -153,6 +162,12 @@ class FailedTask:
         return 0 if found is None else int(found[2])
 
 
+def group_of(head: bytes) -> tuple[str, str] | None:
+    """The task and the error in a head, or in the beginning of one; ``None`` if they are not there."""
+    found = _HEAD.match(head)
+    return None if found is None else (found[3].decode(errors="replace"), found[4].decode(errors="replace"))
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Failed tasks of one name with one class of exceptions.
@@ -192,6 +207,19 @@ class FailedTasks:
         for rows in read_pages(self._store.server, self._keys(queue), part):
             yield from self._with_heads(queue, rows)
 
+    def heads(self, queue: str, part: Part) -> Iterator[list[Row]]:
+        """The failed tasks of *queue*, page by page, with the beginnings of their heads in place of messages.
+        This reads much less."""
+        keys = self._store.keys(queue)
+        return read_pages(self._store.server, (keys.failed, keys.failed_heads, ""), part, BEGINNING)
+
+    def named(self, queue: str, names: Sequence[bytes]) -> dict[bytes, FailedTask]:
+        """The failed tasks of *queue* with these names, as far as they are there, by their names."""
+        found = find_all(self._store.server, self._keys, [queue], names)
+        # A name may be the id of others, too.
+        rows = [row for _, name, row in found if row.name == name]
+        return {task.name: task for task in self._with_heads(queue, rows)}
+
     def groups(self, queue: str) -> list[Group]:
         """The failed tasks of *queue* by task and exception."""
         key, cursor = self._store.keys(queue).failed_groups, ""
@@ -210,8 +238,16 @@ class FailedTasks:
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[FailedTask]:
         """The failed tasks of *queues* with these ids."""
-        for queue, _, row in find_all(self._store.server, self._keys, queues, ids):
+        for queue, _, row in find_all(self._store.server, self._keys, queues, [*map(id_bytes, ids)]):
             yield from self._with_heads(queue, [row])
+
+    def since(self, queue: str, names: Sequence[bytes]) -> Iterator[float | None]:
+        """When each of the tasks with these *names* failed, ms since the epoch; ``None`` if it is not
+        there."""
+        key = self._store.keys(queue).failed
+        for some in portions(names, len, NAMES_PER_CALL, BYTES_PER_CALL):
+            [scores] = answers(self._store.server, [("ZMSCORE", key, *some)])
+            yield from (None if score is None else float(score) for score in scores)
 
     def take_out(
         self,
@@ -221,8 +257,8 @@ class FailedTasks:
         renewed: Callable[[bytes], bytes] = bytes,
         stays: Callable[[FailedTask, str], object] = lambda task, holder: None,
     ) -> Iterator[FailedTask]:
-        """Do what *how* says, :data:`REQUEUE` or :data:`REMOVE`, with *tasks* of *queue*. Yields those that
-        were still there. One that was kept without its message is not requeued.
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *tasks* of
+        *queue*. Yields those that were still there. One that was kept without its message is not requeued.
 
         Arguments:
             renewed: makes of a message the one to requeue.
@@ -233,18 +269,15 @@ class FailedTasks:
         used = (keys.failed, keys.ready, keys.wake)
         if how == REQUEUE:
             tasks = (task for task in tasks if task.is_whole)
-        for some in portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL):
-            args: list[Argument] = [how, keys.separator]
-            for task in some:
-                step, payload = split_stored(task.stored)
-                again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
-                args += (task.name, task.head, again)
-            reply = REMOVE_FAILED(self._store.server, used, args)
-            for task, done in zip(some, reply, strict=True):
-                if done == 1:
-                    yield task
-                elif isinstance(done, bytes):
-                    stays(task, done.decode(errors="replace"))
+
+        def of_each(task: FailedTask) -> tuple[Argument, ...]:
+            step, payload = split_stored(task.stored)
+            again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
+            return task.name, task.head, again
+
+        parts = portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL)
+        begin = (how, keys.separator)
+        return take_out(self._store.server, REMOVE_FAILED, used, begin, parts, of_each, stays)
 
     def clear(self, queue: str) -> int:
         """Remove all failed tasks of *queue*. Returns how many there were."""
@@ -261,8 +294,10 @@ class FailedTasks:
         if not rows:
             return
         key = self._store.keys(queue).failed_heads
-        [heads] = answers(self._store.server, [("HMGET", key, *(row.name for row in rows))])
-        for row, head in zip(rows, heads, strict=True):
+        names = [row.name for row in rows]
+        some = [names[first : first + HEADS_PER_CALL] for first in range(0, len(names), HEADS_PER_CALL)]
+        found = answers(self._store.server, [("HMGET", key, *each) for each in some])
+        for row, head in zip(rows, chain.from_iterable(found), strict=True):
             yield FailedTask(queue, row.name, row.at_ms, head or b"", row.stored)
 
 

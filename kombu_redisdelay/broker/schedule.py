@@ -113,8 +113,11 @@ class Schedule:
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[tuple[str, Scheduled]]:
         """The messages of *queues* with these ids, each with its id, in the order of the queues and ids."""
-        found = find_all(self._store.server, lambda queue: self._store.keys(queue).scheduling, queues, ids)
-        return ((id, Scheduled(queue, *row)) for queue, id, row in found)
+        wanted = {id_bytes(id): id for id in ids}
+        found = find_all(
+            self._store.server, lambda queue: self._store.keys(queue).scheduling, queues, [*wanted]
+        )
+        return ((wanted[id], Scheduled(queue, *row)) for queue, id, row in found)
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
         """Remove the messages of *queue* with these ids. Returns for each id how many there were."""

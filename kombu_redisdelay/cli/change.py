@@ -11,9 +11,17 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
 from kombu_redisdelay.cli.echo import confirm
-from kombu_redisdelay.cli.options import MomentType, Seconds, dry_run_option, json_option, yes_option
+from kombu_redisdelay.cli.options import (
+    MomentType,
+    RateType,
+    Seconds,
+    dry_run_option,
+    json_option,
+    yes_option,
+)
 from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
+from kombu_redisdelay.cli.stopping import stopping
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
@@ -31,6 +39,11 @@ ASKED: dict[str, Callable[..., Any]] = {
         "--over",
         type=Seconds(),
         help="Spread them evenly over this time, which begins at --countdown, --eta or now.",
+    ),
+    "rate": click.option(
+        "--rate",
+        type=RateType(),
+        help="Requeue failed tasks slowly, such as 10/s or 100/m. Stops when too many fail again.",
     ),
     "terminate": click.option("--terminate", is_flag=True, help="Also end tasks that run (prefork)."),
     "mark_revoked": click.option(
@@ -66,6 +79,8 @@ def _command(verb: Verb) -> click.Command:
     status = "With ids, the exit status is 1 if it could not be done to one of them."
     if any(how.foresee for how in verb.how.values()):
         status += " It is also 1 if messages stay because others hold their unique keys."
+    if "rate" in verb.asks:
+        status += " With --rate, it is 1 if too many have failed again, and 130 after Ctrl-C."
     first_sentence = f"{verb.help.partition('.')[0]}."
     decorate = click.command(
         verb.name.replace("_", "-"), help=f"{verb.help}\n\n{status}", short_help=first_sentence
@@ -98,7 +113,11 @@ def _change(
             if asked.get(name) and not yes:
                 confirm(WARNINGS[name])
         with counting(verb.doing.capitalize(), found.count if found else None) as show:
-            done = change(selection, progress=show, **asked)
+            if asked.get("rate"):
+                with stopping() as stop:
+                    done = change(selection, progress=show, stop=stop, **asked)
+            else:
+                done = change(selection, progress=show, **asked)
     except NotMarkedRevokedError as exc:
         show_done(verb, exc.done, selection.states(verb.states), messages, as_json)
         raise click.ClickException(str(exc)) from exc

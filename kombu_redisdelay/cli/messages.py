@@ -23,6 +23,11 @@ _BELOW = (columns.QUEUE, columns.TEXT, columns.WORKER, columns.CALL)
 _LEAST_BESIDE = 8
 
 
+#: How much of a text is shown, and of a task with its arguments, in characters. Any program may set an id of
+#: any length.
+LONGEST, LONGEST_CALL = 200, 4000
+
+
 def message_table(states: Sequence[State]) -> Callable[[Iterable[MessageInfo]], Table]:
     """Makes a table of messages that are in these *states*."""
     shown = columns.columns_of(states[0]) if len(states) == 1 else columns.OF_ANY_STATE
@@ -35,8 +40,14 @@ def _table(shown: Sequence[columns.Column], messages: Iterable[MessageInfo]) -> 
     lines = shown[: len(shown) - below], shown[len(shown) - below :]
     rows = table(*(_column(each, line) for line in lines for each in line), below=below)
     for message in messages:
-        rows.add_row(*(_TEXTS[each.kind](each.value(message), now) for each in shown))
+        rows.add_row(*(_text(each, message, now) for each in shown))
     return rows
+
+
+def _text(column: columns.Column, message: MessageInfo, now: datetime) -> str:
+    text = _TEXTS[column.kind](column.value(message), now)
+    longest = LONGEST_CALL if column.kind == columns.CALL else LONGEST
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def _column(shown: columns.Column, line: Sequence[columns.Column]) -> Column:

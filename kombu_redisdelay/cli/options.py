@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.operations.calls import ARGUMENTS
 from kombu_redisdelay.operations.fair import NO_KEY, checked_key
 from kombu_redisdelay.operations.typed_times import (
@@ -126,6 +127,19 @@ class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             return self._parse(value).total_seconds() if isinstance(value, str) else value
         except ValueError as exc:
             self.fail(str(exc))
+
+
+class RateType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of messages in a time: 10/s, 100/m, 1000/h."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            interval_us(value)
+        except ValueError as exc:
+            self.fail(str(exc))
+        return str(value)
 
 
 def _timezone(context: click.Context | None) -> tzinfo:

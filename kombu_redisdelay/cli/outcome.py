@@ -11,13 +11,15 @@ import click
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.output import busy, date_and_time, show_json
+from kombu_redisdelay.cli.stopping import STOPPED
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import number_of, stay, with_object
+from kombu_redisdelay.words import number_of, rest, stay, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -41,6 +43,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
         echo(f"{said}{due if done.count else ''}.")
         if done.blocked:
             echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
+    if done.left is not None:
+        echo(f"{rest(noun, done.left, done.failed_again, done.stopped)}.", err=True)
     if verb.remark and done:
         echo(verb.remark, err=True)
     for id, count in done.by_id.items():
@@ -71,6 +75,8 @@ def _elsewhere(done: Done, messages: Messages) -> dict[str, MessageInfo]:
 def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[str, Any]]:
     common = {"verb": done.verb, "dry_run": done.is_dry_run}
     due = {} if done.due is None else {"due": done.due}
+    if done.left is not None:
+        common |= {"left": done.left, "failed_again": done.failed_again, "stopped": done.stopped or None}
     if not done.by_id:
         staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
         yield {**common, "messages": done.count, **(due if done.count else {}), **staying}
@@ -100,12 +106,15 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
 
 
 def exit_unless_done(done: Done) -> None:
-    """End the command with status 1 if an id has no message, or messages stay because of their unique keys.
+    """End the command with another status than 0 if it was stopped, with status 1 if an id has no message, or
+    messages stay because of their unique keys.
 
     Raises:
-        click.exceptions.Exit: one of both.
+        click.exceptions.Exit: one of these.
     """
-    if done.blocked:
+    if done.stopped == ASKED:
+        raise click.exceptions.Exit(STOPPED)
+    if done.stopped or done.blocked:
         raise click.exceptions.Exit(1)
     exit_unless_all(done.by_id)
 

@@ -158,10 +158,11 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def show_fields(fields: Mapping[str, Any]) -> None:
-    """Print the fields of one object, one on each line."""
+    """Print the fields of one object, one on each line. A value that is a list has a line for each."""
     rows = table(Column(style="bold"), Column(wraps=True))
     for name, value in fields.items():
-        rows.add_row(name, "-" if value is None else str(value))
+        for number, each in enumerate(value if isinstance(value, list) else [value]):
+            rows.add_row("" if number else name, "-" if each is None else str(each))
     show(rows)
 
 

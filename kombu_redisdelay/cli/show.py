@@ -18,6 +18,7 @@ from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty
 from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.fair import said_of_key
 from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
+from kombu_redisdelay.operations.life import Event, life
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
@@ -44,7 +45,7 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
         elif found:
             if any(counts.values()):
                 echo("")
-            _show(id, [with_arguments(message, arguments) for message in found], messages)
+            _show(id, found, arguments, messages)
         if not found:
             echo(f"Error: No message has the id {id}.", err=True)
         counts[id] = len(found)
@@ -53,27 +54,33 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
 
 def _json(message: MessageInfo, arguments: str, messages: Messages) -> dict[str, Any]:
     holder = {} if message.unique is None else {"holder": key_holder(messages.store, message)}
-    fields = {**fields_of(message, arguments), **holder}
+    events = [event._asdict() for event in life(message)]
+    fields = {**fields_of(message, arguments), **holder, "life": events}
     return {**fields, "payload": message.payload} if arguments == ALL else fields
 
 
-def _show(id: str, found: Sequence[MessageInfo], messages: Messages) -> None:
+def _show(id: str, found: Sequence[MessageInfo], arguments: str, messages: Messages) -> None:
     if len(found) > 1:
         echo(f"{len(found)} messages have the id {id}.")
     for message in found:
         if len(found) > 1:
             echo("")
         unique = None if message.unique is None else key_and_holder(messages.store, message)
-        _show_message(message, unique, why_waiting(messages.store, message))
+        why, shown = why_waiting(messages.store, message), with_arguments(message, arguments)
+        _show_message(shown, unique, why, life(message))
 
 
-def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) -> None:
+def _show_message(
+    message: MessageInfo, unique: str | None, why: Sequence[str], events: Sequence[Event]
+) -> None:
     """Print all that is known of a message, one thing on each line.
 
     Arguments:
         unique: its unique key, and the holder of that.
         why: why it waits though it is due.
+        events: its life.
     """
+    now = datetime.now(timezone.utc)
     show_fields(
         {
             "id": message.id,
@@ -81,8 +88,9 @@ def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) 
             "state": message.state,
             **({"key": key} if (key := said_of_key(message.key, message.headers)) else {}),
             **({} if unique is None else {"unique": unique}),
-            **dict(_of_state(message, datetime.now(timezone.utc))),
+            **dict(_of_state(message, now)),
             **({"waits because": " ".join(why)} if why else {}),
+            "life": [_in_words(event, now) for event in events],
             "task": message.task,
             "args": message.args,
             "kwargs": message.kwargs,
@@ -95,6 +103,12 @@ def _show_message(message: MessageInfo, unique: str | None, why: Sequence[str]) 
     )
     # A field would be one line.
     echo_all(message.traceback.splitlines())
+
+
+def _in_words(event: Event, now: datetime) -> str:
+    at = "" if event.at is None else f" {date_and_time(event.at, now)}"
+    said = f"{',' if at else ''} {event.said}" if event.said else ""
+    return f"{event.event}{at}{said}"
 
 
 def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | None]]:

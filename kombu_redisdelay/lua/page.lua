@@ -1,7 +1,7 @@
 -- Reads some of the messages of a schedule, in due order or from the last one on. Writes nothing.
 --
 -- KEYS[1]  schedule, or `failed`, which has times and names in the same way (include/failed.lua)
--- KEYS[2]  messages of it
+-- KEYS[2]  messages of it, or what else there is for each name: the heads of failed tasks
 -- ARGV     see below, by their names
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
@@ -20,10 +20,13 @@ local
   from_last,
   -- How many at most.
   count,
-  -- How many bytes at most. One message alone may have more.
-  byte_limit = unpack(ARGV)
+  -- How many bytes at most are read. One message alone may have more.
+  byte_limit,
+  -- How many bytes of each are returned, from its beginning ("": all).
+  longest = unpack(ARGV)
 
 from_last, count, byte_limit = from_last == '1', tonumber(count), tonumber(byte_limit)
+longest = tonumber(longest)
 
 -- Redis sorts by bytes, Lua by the server's locale.
 local function comes_before(a, b)
@@ -66,13 +69,14 @@ local start = from_last and math.max(first, stop - count) or first
 local rows = redis.call('ZRANGE', KEYS[1], start, math.min(start + count, stop) - 1, 'WITHSCORES')
 for n = 1, #rows - 1, 2 do
   local i = from_last and #rows - n or n
-  bytes = bytes + redis.call('HSTRLEN', KEYS[2], rows[i])
+  local stored = redis.call('HGET', KEYS[2], rows[i])
+  bytes = bytes + (stored and #stored or 0)
   if bytes > byte_limit and n > 1 then
     break
   end
   reply[#reply + 1] = rows[i]
   reply[#reply + 1] = rows[i + 1]
-  reply[#reply + 1] = redis.call('HGET', KEYS[2], rows[i])
+  reply[#reply + 1] = stored and longest and string.sub(stored, 1, longest) or stored
   left = left - 1
 end
 reply[1] = left > 0 and 0 or 1

@@ -25,21 +25,11 @@
 -- include: requeue_kept
 
 local base = base_of(KEYS[3])
-local reply, requeued = {}, 0
 for i = 3, #ARGV do
   local step, payload = dead_step_and_payload(ARGV[i])
-  local function remove()
+  take_out(base, step, payload, function()
     -- From the tail, where the oldest are.
     return redis.call('LREM', KEYS[1], -1, ARGV[i])
-  end
-  local done
-  if ARGV[1] == 'requeue' then
-    done = requeue(base, step, payload, remove)
-    requeued = requeued + (done == 1 and 1 or 0)
-  else
-    done = remove()
-  end
-  reply[#reply + 1] = done
+  end)
 end
-woken_for(requeued)
-return reply
+return taken_out()

@@ -26,22 +26,14 @@
 
 local base = base_of(KEYS[3])
 local keys, now_ms = failed_keys(base), clock_us() / 1000
-local reply, requeued = {}, 0
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local done
-  local function remove()
-    return remove_failed(keys, name, now_ms)
-  end
-  if (redis.call('HGET', keys.heads, name) or '') ~= head then
-    done = 0
-  elseif ARGV[1] == 'requeue' then
-    done = requeue(base, stored_step(stored), stored_payload(stored), remove)
-    requeued = requeued + (done == 1 and 1 or 0)
+  if (redis.call('HGET', keys.heads, name) or '') == head then
+    take_out(base, stored_step(stored), stored_payload(stored), function()
+      return remove_failed(keys, name, now_ms)
+    end)
   else
-    done = remove()
+    was_not_there()
   end
-  reply[#reply + 1] = done
 end
-woken_for(requeued)
-return reply
+return taken_out()

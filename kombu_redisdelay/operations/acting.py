@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.revoked import RevokedTasks
@@ -42,6 +43,10 @@ class Done:
         is_dry_run: whether nothing was changed.
         blocked: how many other messages stay as they are, because another one holds their unique key.
         holders: id of some of these, 20 at most -> id of the message that holds the key.
+        left: with a rate: how many messages of the selection are still where they were. Else ``None``.
+        failed_again: with a rate: how many have failed again so far.
+        stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
+            again, ``"asked"`` if it was asked to. Else empty.
     """
 
     verb: str
@@ -51,6 +56,9 @@ class Done:
     is_dry_run: bool = False
     blocked: int = 0
     holders: Mapping[str, str] = field(default_factory=dict)
+    left: int | None = None
+    failed_again: int = 0
+    stopped: str = ""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -64,6 +72,7 @@ class Action:
         notes_ids: whether to note the ids also if messages are not selected by ids.
         revoked: notes what is cancelled, and spares what it could not tell; ``None`` if that does not matter.
         asked: the arguments of the verb.
+        pace: says when it is done to how many; ``None`` if it is done as fast as it can be.
 
     Attributes:
         states: those in which it is done.
@@ -86,6 +95,7 @@ class Action:
         *,
         notes_ids: bool = False,
         revoked: RevokedTasks | None = None,
+        pace: Pace | None = None,
     ) -> None:
         check_limit(limit)
         self.verb = verb
@@ -101,6 +111,7 @@ class Action:
         self.by_id: Counter[str] = Counter(dict.fromkeys(selection.ids or (), 0))
         self._notes_ids = notes_ids or selection.ids is not None
         self._revoked = revoked
+        self._pace = pace
         self._blocked: Counter[str] = Counter()
         self._blocked_so_far: set[int] = set()
         self._holders: dict[str, str] = {}
@@ -147,7 +158,11 @@ class Action:
         for name in names:
             for state in self.states:
                 self._in_state(name, state, self.verb.how[state.name])
-        return self.done
+        if self._pace is None:
+            return self.done
+        self._pace.look()
+        left = max(0, self.count(names) - len(self._blocked_so_far))
+        return replace(self.done, left=left, failed_again=self._pace.failed_again, stopped=self._pace.stopped)
 
     def _in_state(self, name: str, state: State, how: How) -> None:
         is_bounded = self.limit is not None
@@ -172,9 +187,8 @@ class Action:
         if identity is not None:
             entries = (entry for entry in entries if hash(identity(entry)) not in done)
         following: list[Entry] = []
-        while True:
-            left = self._left()
-            rest = islice(entries, None if left is None else left - len(following))
+        while (room := self._room()) != 0:
+            rest = islice(entries, None if room is None else room - len(following))
             for entry in how.some(self._store, name, chain(following, rest), prepared, self._stay):
                 self._so_far.count += 1
                 if identity is not None:
@@ -184,8 +198,10 @@ class Action:
                     self.by_id[entry.content.id] += 1
                 if self._revoked is not None:
                     self._revoked.note(entry)
+                if self._pace is not None:
+                    self._pace.note(entry.raw)
             # Some may stay, or have moved on: the limit is for what was done.
-            following = list(islice(entries, 1)) if self._left() else []
+            following = [] if self._pace is None and self._left() is None else list(islice(entries, 1))
             if not following:
                 break
         self._so_far.tell()
@@ -196,9 +212,13 @@ class Action:
 
     def count(self, names: Sequence[str]) -> int:
         """To how many messages of these queues or partitions it would be done."""
-        looks = [(state, self.selection.look(state, names)) for state in self.states]
-        matches = [self.selection.matcher(look.span, self._store) for _, look in looks]
-        return sum(self._count(*look, each) for look, each in zip(looks, matches, strict=True))
+        count = 0
+        for state in self.states:
+            look = self.selection.look(state, names)
+            matches = self.selection.matcher(look.span, self._store)
+            for span in self.verb.how[state.name].spans(look.span, self._prepared):
+                count += self._count(state, replace(look, span=span), matches)
+        return count
 
     def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
         """To how many messages of the *look* it will be done."""
@@ -208,6 +228,14 @@ class Action:
             count = sum(1 for _ in self._matching(state, look, matches))
         left = self._left()
         return count if left is None else min(left, count)
+
+    def _room(self) -> int | None:
+        """To how many messages it may be done now; ``None`` for any number. With a pace, this waits."""
+        left = self._left()
+        if self._pace is None or left == 0:
+            return left
+        may_go = self._pace.wait(self._so_far.tell)
+        return may_go if left is None else min(left, may_go)
 
     def _left(self) -> int | None:
         """To how many more messages it may be done; ``None`` for any number."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import groupby
 from math import isfinite
+from operator import itemgetter
 from typing import Any
 
-from kombu_redisdelay.broker.by_time import Part
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.by_time import Part, Row
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, group_of
+from kombu_redisdelay.broker.failure import name as name_of
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
@@ -17,6 +20,9 @@ from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 
 #: Added to the reason of a task that cannot be requeued.
 WITHOUT_MESSAGE = "kept without its message, which is too large"
+
+#: Of so many kinds of failures it is known whether they match.
+MOST_GROUPS = 1000
 
 
 @dataclass(frozen=True)
@@ -26,8 +32,14 @@ class _FailedEntry(Entry):
     @cached_property
     def content(self) -> Content:
         if not self.raw.is_whole:
-            return Content(self.unnamed, self.raw.failure.task)
+            return Content(self.raw.id, self.raw.failure.task)
         return Content.of(self.payload, otherwise=self.unnamed)
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """With the name that its group has."""
+        names = super().tasks
+        return [*names, *map(name_of, names or [""])]
 
 
 class FailedReader:
@@ -48,7 +60,10 @@ class FailedReader:
             yield from map(_entry, tasks.find_all(names, look.ids))
             return
         for name in names:
-            yield from map(_entry, tasks.iter(name, _part(look, name)))
+            if look.of_failed is None:
+                yield from map(_entry, tasks.iter(name, _part(look, name)))
+            else:
+                yield from _by_head(tasks, name, _part(look, name), look.of_failed)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         name, since_ms, member = values
@@ -56,6 +71,39 @@ class FailedReader:
         if not isfinite(since_ms):
             raise ValueError(since_ms)
         return str(name), float(since_ms), str(member)
+
+
+def _by_head(
+    tasks: FailedTasks, name: str, part: Part, of_failed: Callable[[str, str], bool | None]
+) -> Iterator[Entry]:
+    """Reads the beginnings of the heads, and only those tasks whole of which these do not tell whether they
+    match."""
+
+    tells = lru_cache(MOST_GROUPS)(lambda group: None if group is None else of_failed(*group))
+    for page in tasks.heads(name, part):
+        of_page = [tells(group_of(row.stored)) for row in page]
+        unclear = [row.name for row, matches in zip(page, of_page, strict=True) if matches is None]
+        whole = tasks.named(name, unclear) if unclear else {}
+        for matches, run in groupby(zip(page, of_page, strict=True), itemgetter(1)):
+            rows = [row for row, _ in run]
+            if matches is None:
+                yield from (_entry(whole[row.name]) for row in rows if row.name in whole)
+            elif matches:
+                yield from (_brief_entry(name, row, matches=True) for row in rows)
+            else:
+                yield _brief_entry(name, rows[-1], matches=False, stands_for=len(rows))
+
+
+def _brief_entry(queue: str, row: Row, matches: bool, stands_for: int = 1) -> Entry:
+    """A task of which only the beginning of its head was read."""
+    task = FailedTask(queue, row.name, row.at_ms, head=row.stored, stored=b"")
+    return _FailedEntry(
+        *(queue, b"", task, ""),
+        cursor=_cursor(task),
+        moment_ms=task.since_ms,
+        matches=matches,
+        stands_for=stands_for,
+    )
 
 
 def _part(look: Look, name: str) -> Part:
@@ -72,13 +120,17 @@ def _part(look: Look, name: str) -> Part:
     return part._replace(from_ms=at_ms, after=member.encode("latin-1")) if is_behind else part
 
 
+def _cursor(task: FailedTask) -> Cursor:
+    return task.queue, task.since_ms, task.name.decode("latin-1")
+
+
 def _entry(found: FailedTask) -> Entry:
     return _FailedEntry(
         found.queue,
         found.payload,
         found,
         unnamed=found.id,
-        cursor=(found.queue, found.since_ms, found.name.decode("latin-1")),
+        cursor=_cursor(found),
         moment_ms=found.since_ms,
         of_state=lambda content: _known(found),
     )

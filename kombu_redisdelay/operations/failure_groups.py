@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.failed import FailedTasks, group_of
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.operations.states import FAILED, State
 from kombu_redisdelay.public import public
 
 
@@ -43,13 +43,8 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
     states = selection.states((FAILED,))
     if selection.is_whole:
-        return _together(_counted(access, selection))
-    found = reading.matching(access, selection, states)
-    return _together(
-        FailureGroup(message.task or "-", message.error, 1, message.since, message.since)
-        for message in found
-        if message.since is not None
-    )
+        return together(_counted(access, selection))
+    return together(_read(access, selection, states[0]))
 
 
 def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
@@ -62,7 +57,20 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
             yield FailureGroup(group.task, group.error, group.count, first, last)
 
 
-def _together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
+def _read(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
+    """Those that are found."""
+    look = selection.look(state, reading.names(access, selection))
+    if selection.is_grouped:
+        look = replace(look, of_failed=selection.may_be_failed)
+    matches = selection.matcher(look.span, access.store)
+    found: dict[tuple[str, str], list[float]] = {}
+    for entry in filter(matches, state.reader.read(access.store, look)):
+        found.setdefault(group_of(entry.raw.head) or ("-", "-"), []).append(entry.raw.since_ms)
+    for (task, error), moments in found.items():
+        yield FailureGroup(task, error, len(moments), from_ms(min(moments)), from_ms(max(moments)))
+
+
+def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
     """One of each kind, those with the most tasks first."""
     found: dict[tuple[str, str], FailureGroup] = {}
     for group in groups:

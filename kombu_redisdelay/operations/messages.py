@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from threading import Event
 from typing import Any
 
 from kombu_redisdelay.operations import reading, verbs
@@ -13,6 +14,7 @@ from kombu_redisdelay.operations.access import Access, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
 from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
@@ -279,6 +281,8 @@ class Messages(Access):
         selection: Selection | None = None,
         *,
         ids: Iterable[str] | None = None,
+        rate: str | float | None = None,
+        stop: Event | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         progress: Tell | None = None,
@@ -288,8 +292,22 @@ class Messages(Access):
         are read.
 
         Their failures are counted from 0 again. A failed task also has no retries behind it, is due at once
-        and does not expire; see :doc:`/failed`. One that was kept without its message stays."""
-        return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
+        and does not expire; see :doc:`/failed`. One that was kept without its message stays.
+
+        Arguments:
+            rate: requeue failed tasks slowly, in the thread that calls this: ``"10/s"``, ``"100/m"``,
+                ``"1000/h"``, or a number a second, for all queues together. It stops when, of at least 10,
+                more than half have failed again (:attr:`Done.stopped`). *progress* is also called about every
+                second.
+            stop: with a rate: an event that any other thread, or a signal handler, sets to have it stop.
+
+        Raises:
+            ValueError: *rate* is none, or another state than "failed" is selected with one.
+        """
+        pace = None if rate is None else Pace(self.store, rate, stop)
+        verb = verbs.REQUEUE if pace is None else verbs.REQUEUE_SLOWLY
+        action = Action(self.store, verb, _one_of(selection, ids), limit, progress, {}, pace=pace)
+        return self._would(action) if dry_run else self._run(action)
 
     def remove(
         self,

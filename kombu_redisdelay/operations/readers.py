@@ -48,6 +48,9 @@ class Entry:
         cursor: reading goes on after it from there.
         moment_ms: its moment, in ms since the epoch; ``None`` if that is unknown.
         is_sure: whether this very entry was certainly not read before.
+        matches: whether it matches what the filters of the look ask for; ``None`` if its reader has not
+            told.
+        stands_for: how many messages it stands for, the last of which it is. None of these match.
         of_state: makes of its content what is known of it in its state, as fields of
             :class:`~kombu_redisdelay.operations.message.MessageInfo`.
     """
@@ -59,12 +62,19 @@ class Entry:
     cursor: Cursor
     moment_ms: float | None
     is_sure: bool = True
+    matches: bool | None = None
+    stands_for: int = 1
     of_state: Callable[[Content], Mapping[str, Any]] = lambda content: {}
 
     @cached_property
     def content(self) -> Content:
         """What it says of itself."""
         return Content.of(self.payload, otherwise=self.unnamed)
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """The names by which its task is found; empty if it is not a task."""
+        return () if self.content.task is None else (self.content.task,)
 
     @property
     def known(self) -> Mapping[str, Any]:
@@ -83,6 +93,8 @@ class Look:
         newest_first: whether messages come in the other order, for a state that has two.
         ids: messages with none of these ids may be left out; ``None`` for all.
         texts: messages that contain none of these texts may be left out; empty for all.
+        of_failed: tells by the task and the error of a failed task whether it matches the filters; ``None``
+            if they do not tell. Without it, failed tasks are read whole.
     """
 
     names: Sequence[str]
@@ -91,6 +103,7 @@ class Look:
     newest_first: bool = False
     ids: Sequence[str] | None = None
     texts: Sequence[str] = ()
+    of_failed: Callable[[str, str], bool | None] | None = None
 
 
 class Reader(Protocol):

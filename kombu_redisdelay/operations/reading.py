@@ -11,7 +11,7 @@ from kombu_redisdelay.operations import cursors
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.found import Found, without_repetitions
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.public import public
@@ -22,6 +22,10 @@ PAGE = 50
 #: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
 #: next page goes on from there.
 LOOKED_AT_MOST = 1000
+
+#: The same where most failed tasks are not read whole, because their task and error tell that they do not
+#: match.
+BRIEFLY_LOOKED_AT_MOST = 20_000
 
 #: Bytes of messages that are looked at for one page.
 BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
@@ -70,10 +74,13 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
             counted += state.reader.count(access.store, looked_in, selection.span(state))
             continue
         matches = selection.matcher(selection.span(state), access.store)
-        for _, entry in _read(access, selection, [state], looked_in):
-            if looked_at == at_most:
+        look = selection.look(state, looked_in)
+        if look.of_failed is not None and selection.is_told:
+            look = replace(look, of_failed=selection.may_be_failed)
+        for _, entry in _read(access, [(state, look)]):
+            if at_most is not None and looked_at >= at_most:
                 return Count(counted, is_exact=False, looked_at=looked_at)
-            looked_at += 1
+            looked_at += entry.stands_for
             counted += matches(entry)
     return Count(counted, looked_at=looked_at)
 
@@ -81,7 +88,8 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
 def matching(access: Access, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
     """The messages of *selection*, one state after the other."""
     matchers = {state.name: selection.matcher(selection.span(state), access.store) for state in states}
-    found = _read(access, selection, states, names(access, selection))
+    looked_in = names(access, selection)
+    found = _read(access, [(state, selection.look(state, looked_in)) for state in states])
     return (_info(access, state, entry) for state, entry in found if matchers[state.name](entry))
 
 
@@ -104,12 +112,17 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     matches = selection.matcher(look.span, access.store)
     messages: list[MessageInfo] = []
     looked_at = size_read = 0
+    at_most = LOOKED_AT_MOST if look.of_failed is None else BRIEFLY_LOOKED_AT_MOST
     cursor = begin
     for entry in state.reader.read(access.store, look):
-        if len(messages) == size or looked_at == LOOKED_AT_MOST or size_read >= BYTES_LOOKED_AT_MOST:
+        if len(messages) == size or looked_at >= at_most or size_read >= BYTES_LOOKED_AT_MOST:
             assert cursor is not None, "a page without a message has no next one"
             return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
-        looked_at, size_read, cursor = looked_at + 1, size_read + len(entry.payload), entry.cursor
+        looked_at, size_read, cursor = (
+            looked_at + entry.stands_for,
+            size_read + len(entry.payload),
+            entry.cursor,
+        )
         if matches(entry):
             messages.append(_info(access, state, entry))
     return Page(messages, looked_at=looked_at)
@@ -120,14 +133,16 @@ def names(access: Access, selection: Selection) -> Sequence[str]:
     return () if selection.ids == () else access.names(selection.queue)
 
 
-def _read(
-    access: Access, selection: Selection, states: Sequence[State], names: Sequence[str]
-) -> Iterator[tuple[State, Entry]]:
-    """What the readers of *states* find for a selection, each message once."""
+def _read(access: Access, looks: Sequence[tuple[State, Look]]) -> Iterator[tuple[State, Entry]]:
+    """What the readers of states find, each message once."""
 
     def found() -> Iterator[Found[tuple[State, Entry]]]:
-        for state in states:
-            for entry in state.reader.read(access.store, selection.look(state, names)):
+        for state, look in looks:
+            for entry in state.reader.read(access.store, look):
+                if entry.matches is not None:
+                    # It is a failed task that was not read whole. The last of its cursor is its name.
+                    yield Found((state, entry), (entry.name, entry.cursor[-1]), is_unique=True)
+                    continue
                 content, queue = entry.content, access.store.partitions.queue_of(entry.name)
                 identity = (queue, content.tag or entry.payload, content.id)
                 yield Found((state, entry), identity, content.tag is not None, entry.is_sure)

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from kombu_redisdelay.broker.failure import LONGEST_NAME
+from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
@@ -24,6 +26,8 @@ from kombu_redisdelay.public import public
 MOST_TEXTS = 10
 
 _PLAIN = re.compile(r"[\w-]+", re.ASCII)
+#: What may stand in a pattern for a character that is not noted.
+_MAY_BE_LOST = re.compile(r"[\s?\[]")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 #: One name, or several. ``None`` is all.
@@ -49,6 +53,9 @@ class Filter:
             and ``?``.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
         states: the states whose messages may match; empty for all.
+        of_failed: whether a failed task may match, by its task and its error as they are noted; ``None`` if
+            they do not tell.
+        is_told: whether each one that may match by them does match.
     """
 
     name: str
@@ -61,6 +68,8 @@ class Filter:
     is_contained: bool = False
     reads_arguments: bool = False
     states: Sequence[str] = ()
+    of_failed: Callable[[str, str, str], bool] | None = None
+    is_told: bool = False
 
     def may_match(self, states: Sequence[str]) -> bool:
         """Whether a message in one of *states* may match."""
@@ -79,13 +88,21 @@ def _has_argument(entry: Entry, wanted: str) -> bool:
     return arguments is not None and has_argument(arguments, wanted)
 
 
+def _may_be_noted(task: str, pattern: str) -> bool:
+    """Whether the name of a failed task may fit *pattern*, by what is noted of it: that has no whitespace, is
+    printable, and is cut."""
+    is_kept = pattern == printable(pattern) and not _MAY_BE_LOST.search(pattern)
+    return not is_kept or len(task) >= LONGEST_NAME or fits(task, pattern)
+
+
 FILTERS = (
     Filter(
         "task",
         "Only tasks of this name, in which * stands for anything.",
         "of the task",
-        lambda entry, value: is_task(entry.content.task, value),
+        lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
+        of_failed=lambda task, error, value: _may_be_noted(task, value),
     ),
     Filter(
         "args",
@@ -110,6 +127,8 @@ FILTERS = (
         lambda entry, value: fits(entry.known.get("error", ""), value),
         "KeyError",
         states=(FAILED, FINISHED),
+        of_failed=lambda task, error, value: fits(error, value),
+        is_told=True,
     ),
     Filter(
         "outcome",
@@ -175,7 +194,8 @@ class Selection:
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead",
             "finished". The last one is looked at only if it is named, or by ids.
-        task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards.
+        task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
+            found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
@@ -296,7 +316,17 @@ class Selection:
         for each, value in self.filters:
             if each.is_contained and "[" not in value:
                 texts = [value]
-        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts))
+        is_brief = state.name == FAILED and any(each.of_failed for each, _ in self.filters)
+        of_failed = self._of_failed if is_brief else None
+        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts), of_failed=of_failed)
+
+    def _of_failed(self, task: str, error: str) -> bool | None:
+        # All that may match is wanted, not only that it matches.
+        return None if self.may_be_failed(task, error) else False
+
+    def may_be_failed(self, task: str, error: str) -> bool:
+        """Whether a failed task may match the filters, by the task and the error that are noted of it."""
+        return all(each.of_failed(task, error, value) for each, value in self.filters if each.of_failed)
 
     def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
         """Tells its messages among those that a reader finds.
@@ -310,10 +340,11 @@ class Selection:
 
         def matches(entry: Entry) -> bool:
             return (
-                (ids is None or entry.content.id in ids)
+                entry.matches is not False
+                and (ids is None or entry.content.id in ids)
                 and _is_within(entry.moment_ms, span)
                 and (not self.expired or has_expired(entry.content, now_ms))
-                and all(each.matches(entry, value) for each, value in filters)
+                and (entry.matches or all(each.matches(entry, value) for each, value in filters))
             )
 
         return matches
@@ -327,6 +358,16 @@ class Selection:
     def is_whole(self) -> bool:
         """Whether it is all messages of its queues and states."""
         return self.ids is None and not self.filters and not self.has_times and not self.expired
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the task and the error that are noted of failed tasks tell which of them match."""
+        return self.ids is None and not self.expired and all(each.is_told for each, _ in self.filters)
+
+    @property
+    def is_grouped(self) -> bool:
+        """The same for groups of failed tasks, which have the names of tasks as they are noted."""
+        return self.ids is None and not self.expired and all(each.of_failed for each, _ in self.filters)
 
     def is_counted(self, state: State) -> bool:
         """Whether its messages in *state* can be counted without reading them."""

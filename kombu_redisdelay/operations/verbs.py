@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker import dead, failed
+from kombu_redisdelay.broker import dead, failed, kept
 from kombu_redisdelay.broker.by_time import IDS_PER_CALL
 from kombu_redisdelay.broker.key_holders import living_holders
 from kombu_redisdelay.broker.keys import KEPT
@@ -177,7 +177,7 @@ def _foresee_blocked(store: Store, look: Look, matches: Callable[[Entry], bool],
 
 def _take_out(state: str, how: str) -> Some:
     def some(
-        store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+        store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
     ) -> Iterator[Entry]:
         return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how, stays=stays), entries)
 
@@ -185,16 +185,22 @@ def _take_out(state: str, how: str) -> Some:
 
 
 def _requeue_failed(
-    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+    store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
 ) -> Iterator[Entry]:
-    take_out = partial(failed.FailedTasks(store).take_out, name, failed.REQUEUE, renewed=renewed, stays=stays)
+    take_out = partial(failed.FailedTasks(store).take_out, name, kept.REQUEUE, renewed=renewed, stays=stays)
     return _with_raw(take_out, entries)
+
+
+def _until(span: Span, now_ms: float) -> Iterable[Span]:
+    """The part of a span before *now_ms*: a task that fails again meanwhile is not requeued twice."""
+    from_ms, before_ms = span
+    return [(from_ms, now_ms if before_ms is None else min(before_ms, now_ms))]
 
 
 def _remove_failed(
     store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
 ) -> Iterator[Entry]:
-    return _with_raw(partial(failed.FailedTasks(store).take_out, name, failed.REMOVE), entries)
+    return _with_raw(partial(failed.FailedTasks(store).take_out, name, kept.REMOVE), entries)
 
 
 def _foresee_kept(
@@ -303,11 +309,19 @@ REQUEUE = Verb(
     {
         FAILED: How(_requeue_failed, foresee=partial(_foresee_kept, FailedReader())),
         **{
-            state: How(_take_out(state, dead.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
+            state: How(_take_out(state, kept.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
             for state in KEPT
         },
     },
+    asks=("rate",),
     needs_state=True,
+)
+
+#: At a rate, while some fail again.
+REQUEUE_SLOWLY = replace(
+    REQUEUE,
+    how={FAILED: replace(REQUEUE.how[FAILED], spans=_until)},
+    prepare=lambda store: store.now_ms(),
 )
 
 REMOVE = Verb(
@@ -317,7 +331,7 @@ REMOVE = Verb(
     "Remove failed tasks, or dead letters, for good.",
     {
         FAILED: How(_remove_failed, every=lambda store, name: failed.FailedTasks(store).clear(name)),
-        **{state: How(_take_out(state, dead.REMOVE), every=_clear_kept(state)) for state in KEPT},
+        **{state: How(_take_out(state, kept.REMOVE), every=_clear_kept(state)) for state in KEPT},
     },
     removes=True,
     needs_state=True,

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.typed_times import parse_time
-from kombu_redisdelay.operations.verbs import VERBS, Verb
+from kombu_redisdelay.operations.verbs import REQUEUE, VERBS, Verb
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form
@@ -22,10 +23,13 @@ from kombu_redisdelay.web.key_actions import which
 from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
-from kombu_redisdelay.words import stay, with_object
+from kombu_redisdelay.words import rest, stay, with_object
 
 #: Seconds for which it is looked which messages will stay.
 LONGEST_FORESIGHT = 1.0
+
+#: How fast failed tasks are requeued slowly, if nobody says another rate.
+USUAL_RATE = "10/s"
 
 #: What an action acts on: messages that are selected, all of a list, a queue, keys of a queue that are
 #: selected, or each of them.
@@ -46,7 +50,7 @@ class Action:
         do: does it, and says what was done. If it takes several round trips, it tells how many messages it is
             done with. Raises ``ValueError`` if a field is filled in wrongly.
         states: the names of the states whose lists offer it.
-        asks: which fields have to be filled in: "time", "limit" or none.
+        asks: which fields have to be filled in: "time", "limit", "rate" or none.
         needs_state: whether it is done in the state of the list only.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
@@ -54,6 +58,7 @@ class Action:
         foresee: says how many will stay for this reason; empty if none will.
         question: what is asked before, if it acts on something of a queue.
         begin: what the fields say at first.
+        manner: how it is done, if that must be said: what the question ends with.
     """
 
     about: str
@@ -69,6 +74,7 @@ class Action:
     foresee: Callable[[Site, Form], str] = lambda site, form: ""
     question: Callable[[Site, Form], str] | None = None
     begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {}
+    manner: str = ""
 
     def is_offered(self, choice: Choice) -> bool:
         """Whether it can be done to what *choice* is of."""
@@ -83,13 +89,18 @@ class Action:
         if self.about == EACH_KEY:
             return f"{self.title}: {name_of(form.choice.queue)}"
         if self.about == ALL:
-            return with_object(self.title, f"all {form.choice.its_state.described}s") + of_which(form.choice)
+            return with_object(self.title, f"all {form.choice.its_state.described}s") + self.which(form)
         return with_object(self.title, plural(len(form.selected), "message"))
+
+    def which(self, form: Form) -> str:
+        """Which messages of a list it acts on, and how."""
+        return of_which(form.choice) + self.manner
 
 
 def actions() -> dict[str, Action]:
     """All actions by their names."""
     return {
+        "requeue-slowly": _requeue_slowly(),
         **{name: action for verb in VERBS.values() for name, action in _of_verb(verb).items()},
         "pause": _of_queue(QUEUE, "Pause", queue_actions.ask_pause, queue_actions.pause),
         "resume": _of_queue(QUEUE, "Resume", queue_actions.ask_resume, queue_actions.resume),
@@ -144,6 +155,20 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
     }
 
 
+def _requeue_slowly() -> Action:
+    """For failed tasks: what they need may not be mended yet, or not stand all of them at once."""
+    return Action(
+        *(ALL, "Requeue slowly", "Requeue", _do_slowly),
+        states=(FAILED,),
+        asks="rate",
+        needs_state=True,
+        leaves_blocked=True,
+        foresee=partial(_foresee, REQUEUE),
+        begin=lambda site, form: {"rate": USUAL_RATE},
+        manner=", slowly",
+    )
+
+
 def _foresee(verb: Verb, site: Site, form: Form) -> str:
     # Whatever the new time will be: what is blocked stays.
     asked = {"countdown": 0} if "eta" in verb.asks else {}
@@ -185,7 +210,9 @@ def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
         blocked += done.blocked
         holders |= done.holders
     moved = max(0, counts.count(0) - blocked)
-    left = f" {number(moved)} of the selected ones had moved on." if moved else ""
+    # A failed task may be kept without its message.
+    why = " or cannot be requeued" if verb is REQUEUE and form.choice.state == FAILED else ""
+    left = f" {number(moved)} of the selected ones had moved on{why}." if moved else ""
     left += _stay("message", blocked, holders)
     return f"{verb.done.capitalize()} {plural(sum(counts), 'message')}.{left}"
 
@@ -196,6 +223,14 @@ def _do_all(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
     noun = form.choice.its_state.noun
     left = _stay(noun, done.blocked, done.holders)
     return f"{verb.done.capitalize()} {plural(done.count, noun)}.{left}"
+
+
+def _do_slowly(site: Site, form: Form, tell: Tell) -> str:
+    selection, noun = site.selection_of(form.choice), form.choice.its_state.noun
+    done = site.messages.requeue(selection, rate=form.text("rate"), progress=tell)
+    assert done.left is not None, "with a rate, it is known"
+    said = rest(noun, done.left, done.failed_again, done.stopped)
+    return f"Requeued {plural(done.count, noun)}. {said}.{_stay(noun, done.blocked, done.holders)}"
 
 
 def _stay(noun: str, blocked: int, holders: Mapping[str, str]) -> str:

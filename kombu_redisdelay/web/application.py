@@ -23,6 +23,7 @@ from kombu_redisdelay.operations.deadline import TookTooLongError
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
+from kombu_redisdelay.web.failed import failed
 from kombu_redisdelay.web.guard import Guard, Who
 from kombu_redisdelay.web.keys import keys
 from kombu_redisdelay.web.messages import message, messages
@@ -91,6 +92,7 @@ def create(
             Route("/queue", _page(queue), name="queue"),
             Route("/keys", _search(keys), name="keys"),
             Route("/messages", _search(messages), name="messages"),
+            Route("/failed", _search(failed), name="failed"),
             Route("/message", _search(message), name="message"),
             Route("/act", act, name="act", methods=["POST"]),
             Route("/work", work, name="work"),

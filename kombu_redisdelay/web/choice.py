@@ -16,6 +16,9 @@ from kombu_redisdelay.web.fields import to_query, well_formed
 #: The order of a list whose last messages come first. It is empty for the other one.
 LAST_FIRST = "last"
 
+#: The field that picks tasks that have expired.
+EXPIRED = "expired"
+
 #: The state whose list is shown first.
 FIRST = next(iter(STATES))
 
@@ -30,6 +33,7 @@ class Choice:
         filters: names of filters, each with its value.
         after, before: only messages of this time or later, and before a time: 90s, 10m, 2h, 3d from now for
             scheduled messages, else ago; or ISO 8601. Empty for all.
+        is_expired: whether only tasks that have expired.
         order: :data:`LAST_FIRST` if those come first that are due last, or that came last; else empty.
     """
 
@@ -38,6 +42,7 @@ class Choice:
     filters: tuple[tuple[str, str], ...] = ()
     after: str = ""
     before: str = ""
+    is_expired: bool = False
     order: str = ""
 
     @classmethod
@@ -51,6 +56,7 @@ class Choice:
             tuple((each.name, fields[each.name]) for each in FILTERS if fields.get(each.name)),
             fields.get("after", "").strip(),
             fields.get("before", "").strip(),
+            bool(fields.get(EXPIRED)),
             LAST_FIRST if fields.get("order") == LAST_FIRST else "",
         )
 
@@ -79,6 +85,7 @@ class Choice:
             **dict(self.filters),
             "after": self.after,
             "before": self.before,
+            EXPIRED: "1" if self.is_expired else "",
             "order": self.order,
         }
 
@@ -103,7 +110,7 @@ class Choice:
     @property
     def picks_some(self) -> bool:
         """Whether it may leave out messages of its queue."""
-        return bool(self.filters or self.after or self.before)
+        return bool(self.filters or self.after or self.before or self.is_expired)
 
     def selection(self, zone: tzinfo) -> Selection:
         """What it selects.
@@ -116,7 +123,14 @@ class Choice:
         """
         after, before = self.span(zone)
         filters: dict[str, Any] = dict(self.filters)
-        return Selection(queue=self.queue or None, state=self.state, after=after, before=before, **filters)
+        return Selection(
+            queue=self.queue or None,
+            state=self.state,
+            after=after,
+            before=before,
+            expired=self.is_expired,
+            **filters,
+        )
 
     def span(self, zone: tzinfo) -> tuple[datetime | None, datetime | None]:
         """The moments that *after* and *before* are.

@@ -16,9 +16,9 @@ from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.csrf import sealed
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.web.form import KEY, Form, read_ours
+from kombu_redisdelay.web.form import BACK, KEY, Form, read_ours
 from kombu_redisdelay.web.key_actions import named
-from kombu_redisdelay.web.questions import Subject, counted, of_which, subject_of
+from kombu_redisdelay.web.questions import Subject, counted, subject_of
 from kombu_redisdelay.web.site import (
     NOTE,
     Site,
@@ -148,6 +148,7 @@ def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
         # The person wants to see the result.
         site.fleet.forget()
         site.findings.forget()
+        site.failures.forget()
 
 
 def _ask(request: Request, name: str, action: Action, form: Form, error: str = "") -> Response:
@@ -164,7 +165,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         elif action.about == ALL:
             count = counted(site, form.choice)
             expected = count.count
-            question = f"{with_object(action.title, count.text)}{of_which(form.choice)}?"
+            question = f"{with_object(action.title, count.text)}{action.which(form)}?"
         else:
             states = (form.choice.state,) if action.needs_state else action.states
             subject = subject_of(site, form, states)
@@ -215,6 +216,8 @@ def _page(form: Form, action: Action) -> tuple[str, dict[str, str]]:
         return "queue", {"name": form.choice.queue}
     if action.about in OF_QUEUE:
         return "keys", {"name": form.choice.queue, **form.view}
+    if form.text(BACK):
+        return "failed", {"queue": form.choice.queue, "sort": form.text("sort")}
     return "messages", form.choice.fields
 
 

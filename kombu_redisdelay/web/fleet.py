@@ -8,8 +8,18 @@ from functools import reduce
 from operator import attrgetter
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.failure_groups import FailureGroup, together
+from kombu_redisdelay.operations.history import (
+    Counts,
+    Period,
+    QueueHistory,
+    hours_together,
+    minutes_together,
+    queue_history,
+)
 from kombu_redisdelay.operations.memory import Memory, memories
+from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
@@ -59,6 +69,30 @@ def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:
 def last_hour(history: QueueHistory) -> Counts:
     """What has happened in the minutes that the history has."""
     return reduce(lambda total, period: total + period.counts, history.minutes, Counts())
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What has failed in some queues.
+
+    Attributes:
+        queues: how many queues these are.
+        groups: the failed tasks that are kept, by task and exception.
+        minutes, hours: what has happened, also to tasks that are not there any more.
+    """
+
+    queues: int
+    groups: Sequence[FailureGroup]
+    minutes: Sequence[Period]
+    hours: Sequence[Period]
+
+
+def read_failures(messages: Messages, names: Sequence[str]) -> Failures:
+    """What has failed in these queues, without those that cannot be read."""
+    groups, _ = read_each(lambda _, some: messages.failures(Selection(queue=some)), messages.store, names)
+    histories, _ = read_each(queue_history, messages.store, names)
+    minutes, hours = minutes_together(histories), hours_together(histories)
+    return Failures(len(names), together(groups), minutes, hours)
 
 
 def seconds_kept(queues: int, took: float) -> float:

@@ -28,8 +28,10 @@ ID = "id"
 #: A key that a person has written.
 KEY = "key"
 
-#: How the page is sorted and searched that the form is on. The viewer goes back to it.
-VIEW = ("sort", "search")
+#: How the page is sorted and searched that the form is on, and whether it is the page of failed tasks. The
+#: viewer goes back to it.
+BACK = "back"
+VIEW = ("sort", "search", BACK)
 
 #: The largest number of fields that is read.
 MOST_FIELDS = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil
 from time import monotonic
 
@@ -73,7 +72,7 @@ def keys(request: Request) -> Response:
         partitions=len(store.partitions.names(name)),
         is_known=site.is_known(name),
         update_after=max(UPDATE_AFTER, ceil(took * TIMES_AS_LONG)),
-        pattern=pattern,
+        no_key=NO_KEY,
         state_of=_state_of,
         in_words=in_words,
         own_limits=own_limits,
@@ -85,8 +84,3 @@ def _state_of(key: KeyStats) -> str:
     if key.scheduled and not key.ready:
         return SCHEDULED
     return UNACKED if key.unacked and not key.ready else READY
-
-
-def pattern(key: str) -> str:
-    """The value of the filter that finds messages with this key."""
-    return re.sub(r"[*?[]", r"[\g<0>]", key) or NO_KEY

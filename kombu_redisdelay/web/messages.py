@@ -11,22 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
+from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_and_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.verbs import REQUEUE
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.web.actions import ALL, SELECTED, Action, actions_of
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
-from kombu_redisdelay.web.site import Site, fields_of, render, site_of
+from kombu_redisdelay.web.site import MOST_QUEUES, Site, fields_of, render, site_of
 
 #: Seconds after which the page of a message is brought up to date.
 UPDATE_AFTER = 5
-
-#: With more queues than this, a viewer writes the name of one.
-MOST_QUEUES = 500
 
 #: Messages with one id that are shown.
 MOST_FOUND = 20
@@ -58,7 +57,9 @@ def messages(request: Request) -> Response:
         choice=choice,
         state=state,
         states=STATES,
-        filters=site.filters,
+        filters=[
+            each for each in site.filters if each.may_match((state.name,)) or choice.fields.get(each.name)
+        ],
         columns=_columns(state, page),
         page=page,
         error=error,
@@ -114,6 +115,7 @@ def message(request: Request) -> Response:
         why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,
         shown=site.shown,
+        is_whole=_is_whole,
     )
 
 
@@ -121,8 +123,15 @@ def _actions(request: Request, message: MessageInfo) -> dict[str, Action]:
     """What the viewer can do to a message."""
     offered = actions_of(request, Choice(message.state), SELECTED)
     return {
-        name: action for name, action in offered.items() if not (message.is_blocked and action.leaves_blocked)
+        name: action
+        for name, action in offered.items()
+        if not (message.is_blocked and action.leaves_blocked) and (name != REQUEUE.name or _is_whole(message))
     }
+
+
+def _is_whole(message: MessageInfo) -> bool:
+    """Whether there is more of it than what is noted of its failure."""
+    return WITHOUT_MESSAGE not in message.reason
 
 
 def _found(site: Site, id: str) -> list[MessageInfo]:

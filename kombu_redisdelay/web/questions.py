@@ -82,8 +82,10 @@ def counted(site: Site, choice: Choice) -> Counted:
 def of_which(choice: Choice) -> str:
     """Which messages a list has, without times: these are shown elsewhere, in the viewer's zone."""
     queue = f" of the queue {name_of(choice.queue)}" if choice.queue else " of all queues"
+    expired = ", only those that have expired" if choice.is_expired else ""
     said = {each.name: each.said for each in FILTERS}
-    return queue + "".join(f", {said[name]} {text(value, _LONGEST_NAME)}" for name, value in choice.filters)
+    filters = (f", {said[name]} {text(value, _LONGEST_NAME)}" for name, value in choice.filters)
+    return queue + "".join(filters) + expired
 
 
 def subject_of(site: Site, form: Form, states: tuple[str, ...]) -> Subject:

@@ -28,7 +28,14 @@ from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed
 from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
-from kombu_redisdelay.web.fleet import Fleet, read_fleet, read_hours, seconds_kept
+from kombu_redisdelay.web.fleet import (
+    Failures,
+    Fleet,
+    read_failures,
+    read_fleet,
+    read_hours,
+    seconds_kept,
+)
 from kombu_redisdelay.web.guard import ANYBODY
 from kombu_redisdelay.web.turns import Turns
 from kombu_redisdelay.web.works import Works
@@ -41,6 +48,9 @@ NOTE = "redisdelay_note"
 #: Seconds that the findings of the doctor are shown at least. They are shown twenty times as long as it took
 #: to find them.
 FINDINGS_FOR, TIMES_AS_LONG = 30.0, 20.0
+
+#: With more queues than this, a viewer writes the name of one.
+MOST_QUEUES = 500
 
 #: With more queues than this, only the page of the doctor asks the doctor: it takes seconds.
 MOST_EXAMINED = 500
@@ -61,6 +71,7 @@ class Site:
         findings: what the doctor finds.
         fleet: the figures of all queues.
         hours: what has happened in each queue in the last hour.
+        failures: what has failed in all queues.
         works: what is done in the background.
         turns: bounds what is done at a time.
     """
@@ -86,6 +97,10 @@ class Site:
         self.hours: Kept[dict[str, Counts]] = Kept(
             lambda: read_hours(self.queues.store, self.queue_names()),
             lambda hours, took: seconds_kept(len(hours), took),
+        )
+        self.failures: Kept[Failures] = Kept(
+            lambda: read_failures(self.messages, self.queue_names()),
+            lambda failures, took: seconds_kept(max(failures.queues, len(failures.groups)), took),
         )
 
     # Any number of threads may use them.

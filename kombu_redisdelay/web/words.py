@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -69,6 +70,11 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
+def pattern(name: str) -> str:
+    """The value of a filter that finds this name alone."""
+    return re.sub(r"[*?[]", r"[\g<0>]", name)
+
+
 def is_linkable(name: str) -> bool:
     """Whether links and forms have room for the id of a message, or the name of a queue."""
     return len(name) <= LONGEST_LINKED and len(quoted(name)) <= LONGEST_LINKED
@@ -87,4 +93,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "span": span,
     "plural": plural,
     "quoted": quoted,
+    "pattern": pattern,
 }

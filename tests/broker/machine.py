@@ -8,8 +8,8 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule

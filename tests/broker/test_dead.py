@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from kombu_redisdelay.broker import dead as module
-from kombu_redisdelay.broker.dead import REMOVE, REQUEUE, DeadLists
+from kombu_redisdelay.broker.dead import DeadLists
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.options import Options
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
 

@@ -10,7 +10,7 @@ import pytest
 
 from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.by_time import Part
-from kombu_redisdelay.broker.failed import REMOVE, REQUEUE, FailedTasks, trim_failed
+from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.failure import (
     shortened_traceback,
     text_of,
 )
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.portions import finish

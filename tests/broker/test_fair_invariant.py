@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 )
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.fair_key import FairKey, key_of
 from kombu_redisdelay.broker.fair_keys import ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig, park, take_out, taken

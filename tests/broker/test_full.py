@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from kombu_redisdelay.broker.dead import REMOVE, REQUEUE
 from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due

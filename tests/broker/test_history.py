@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
 from kombu_redisdelay.broker.message import REPLACE
 from kombu_redisdelay.broker.options import Options

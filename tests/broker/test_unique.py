@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import REQUEUE, DeadLists
+from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule

@@ -128,7 +128,7 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
         channel.basic_get(QUEUE).reject(requeue=True)
         channel.basic_get(QUEUE).ack()
         record(site.store, [QUEUE])
-        for id in ("holder", "next", "replaces the next", "replaces it again"):
+        for id in ("holder", "next", "replaces-the-next", "replaces-it-again"):
             site.send(headers={"x-unique": "sync", "x-unique-while": "latest"}, task_id=id)
         for _ in range(4):
             site.send(headers={"x-unique": "index"})

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from threading import Thread
+
+import pytest
+
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.verbs import VERBS
 from tests.cli.site import QUEUE, Site, payload
 from tests.failed import SECRET, keep_failed
+from tools.harness.process import wait_until
 
 
 def fail(site: Site, *ids: str, task: str = "shop.close_order", **noted: object) -> None:
@@ -92,3 +100,57 @@ def test_they_are_counted(site: Site) -> None:
     assert row["failed"] == 2
     site.text("remove", "f1", "f2")
     assert "FAILED" not in site.text("stats")
+
+
+def test_control_c_stops_a_slow_requeue(site: Site) -> None:
+    fail(site, "f1", "f2", "f3")
+
+    def press() -> None:
+        wait_until(lambda: site.redis.llen(QUEUE) == 1, 60, "one is ready")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    pressing = Thread(target=press)
+    pressing.start()
+    result = site.run("requeue", "--state", "failed", "--all", "--rate", "1/m", "--yes")
+    pressing.join()
+    assert result.exit_code == 130
+    assert result.stdout == "Requeued 1 failed task.\n"
+    assert result.stderr == "Stopped. None have failed again so far, and 2 failed tasks are left.\n"
+    assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_a_slow_requeue_stops_when_too_many_fail_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("requeue", "--state", "failed", "--all", "--yes", "--rate")
+    fail(site, "f1", "f2")
+    [row] = site.rows(*words, "100/s")
+    assert row == {
+        **{"verb": "requeue", "dry_run": False, "messages": 2},
+        **{"left": 0, "failed_again": 0, "stopped": None},
+    }
+    fail(site, "f1", "f2")
+    monkeypatch.setattr(pace, "are_failing", lambda have_failed: True)
+    result = site.run(*words, "100/s")
+    assert (result.exit_code, result.stdout) == (1, "Requeued 0 failed tasks.\n")
+    assert result.stderr == (
+        "Stopped, because too many fail again. None have failed again so far, and 2 failed tasks are left.\n"
+    )
+    for wrong in (("fast",), ("1/s", "--state", "dead")):
+        assert site.run(*words, *wrong).exit_code == 2
+
+
+def test_its_life(site: Site) -> None:
+    fail(site, "f1")
+    [since] = [row["since"] for row in site.rows("list")]
+    lines = site.text("show", "f1").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("life "))
+    started, failed = (line.removeprefix("life").strip() for line in lines[first : first + 2])
+    assert started.startswith("started 1970-01-01 00:00:01+00:00 (")
+    assert started.endswith(" ago), at celery@w")
+    assert failed.startswith("failed 20")
+    assert failed.endswith(" ago), with KeyError, try 2")
+    [row] = site.rows("show", "f1")
+    assert row["life"] == [
+        {"event": "started", "at": "1970-01-01T00:00:01.500000+00:00", "said": "at celery@w"},
+        {"event": "failed", "at": since, "said": "with KeyError, try 2"},
+    ]

@@ -15,6 +15,7 @@ from celery import Celery
 
 from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.cli.messages import LONGEST
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
 from tests.finished import OF_MESSAGES, keep_finished
 
@@ -104,6 +105,7 @@ def test_the_json_of_all_states_has_the_same_fields(site: Site, in_each_state: d
         [shown] = site.rows("show", row["id"])
         assert json.loads(shown.pop("payload"))["headers"] == row["headers"]
         assert shown.pop("arguments") in ({"args": [], "kwargs": {}}, None)
+        assert shown.pop("life")
         assert shown == row
         assert site.rows("list", "--state", row["state"]) == [row]
 
@@ -366,6 +368,7 @@ def test_bytes_that_are_no_message(site: Site) -> None:
     [found] = site.rows("show", row["id"])
     assert found.pop("payload") == "\\xff\x00garbage"
     assert found.pop("arguments") is None
+    assert [event["event"] for event in found.pop("life")] == ["came back from a worker", "given up"]
     assert found == row
 
 
@@ -410,3 +413,14 @@ def test_a_declared_queue_that_redis_does_not_know(site: Site) -> None:
     id = site.send(countdown=3600)
     site.redis.delete(known_queues(""))
     assert site.text("deliver-now", id) == f"{id} delivered\n"
+
+
+def test_a_long_id_does_not_widen_the_list(site: Site) -> None:
+    long = "x" * 100_000
+    site.send(task_id=long)
+    site.bury(payload(long), "why")
+    site.send(task_id="short")
+    lines = site.text("list").splitlines()
+    assert max(map(len, lines)) < 400
+    assert [line.count("x") for line in lines] == [0, LONGEST, 0, LONGEST]
+    assert {row["id"] for row in site.rows("list")} == {long, "short"}

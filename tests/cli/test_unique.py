@@ -74,9 +74,9 @@ def test_what_was_dropped_and_replaced_is_counted(site: Site) -> None:
         connection.channel().basic_get(QUEUE).ack()
         record(site.store, [QUEUE])
     for number in range(5):
-        site.send(headers={"x-unique": "index"}, task_id=f"index {number}")
+        site.send(headers={"x-unique": "index"}, task_id=f"index-{number}")
     for number in range(4):
-        site.send(headers=HEADERS, task_id=f"sync {number}")
+        site.send(headers=HEADERS, task_id=f"sync-{number}")
     [stats] = site.rows("stats")
     assert (stats["dropped"], stats["replaced"], stats["blocked"]) == (4, 2, 1)
     assert site.text("stats").splitlines()[-1] == (

@@ -10,7 +10,7 @@ import celery
 import pytest
 from celery import Signature, group
 
-from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay import Messages, Selection, batch
 from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.failure import LONGEST_TEXT
@@ -182,3 +182,25 @@ def test_what_is_requeued_runs_again(site: Installation, pool: str, tmp_path: Pa
     # Celery publishes the rest of a chain before it stores the result. One that has failed is not asked for
     # again.
     wait_until(lambda: producer.AsyncResult(chain.parent.id).state == "SUCCESS", 30, "the result")
+
+
+def test_a_slow_requeue_stops_while_they_fail_again(site: Installation, tmp_path: Path) -> None:
+    """And goes through when the cause is mended."""
+    site.worker(pool="threads", concurrency=2, app=APP, expected=ANYTHING)
+    producer = site.producer()
+    gate = tmp_path / "gate"
+    failed, number = Selection(state="failed"), 300
+    with batch(producer):
+        for _ in range(number):
+            producer.send_task("may_fail", [str(gate)])
+    with Messages(producer) as messages:
+        for _ in range(2):
+            wait_until(lambda: messages.count(failed) == number, 60, "that all have failed")
+            # A busy machine has half a minute to let ten of them fail.
+            done = messages.requeue(failed, rate="10/s")
+            assert (done.stopped, done.left) == ("failing", number - done.count)
+        wait_until(lambda: messages.count(failed) == number, 60, "that all have failed again")
+        gate.touch()
+        done = messages.requeue(failed, rate="200/s")
+        assert (done.count, done.left, done.failed_again, done.stopped) == (number, 0, 0, "")
+        wait_until(lambda: messages.count() == 0, 60, "that all have run")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from threading import Event
 from typing import Any
 
 import pytest
 from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.failure import name
+from kombu_redisdelay.operations import pace, reading
 from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
 from kombu_redisdelay.operations.renewing import renewed
 from tests.failed import SECRET, keep_failed
@@ -146,3 +149,133 @@ class TestRenewed:
         ):
             headers = json.loads(renewed(body))["headers"]
             assert (headers["group"], headers["retries"]) == (None, 0)
+
+
+class TestRequeueSlowly:
+    """At a rate, while some fail again."""
+
+    def test_it_stops_when_too_many_fail_again(self, site: Site, app: Celery, messages: Messages) -> None:
+        names = [f"{number:02}" for number in range(40)]
+        put(site, app, "failed", *names)
+
+        def fail_again(count: int) -> None:
+            while payload := site.redis.rpop("celery"):
+                keep_failed(messages.store, "celery", json.loads(payload)["headers"]["id"], payload)
+
+        done = messages.requeue(failed(), rate="10/s", progress=fail_again)
+        assert (done.stopped, bool(done.left)) == ("failing", True)
+        assert (done.count + (done.left or 0), 10 <= done.failed_again <= done.count) == (40, True)
+        # Those that failed again are the newest ones, and were sent once.
+        assert messages.count(failed()) == 40
+
+    def test_another_thread_stops_it(self, site: Site, app: Celery, messages: Messages) -> None:
+        put(site, app, "failed", "a", "b", "c")
+        stop = Event()
+
+        def told(count: int) -> None:
+            if count:
+                stop.set()
+
+        done = messages.requeue(failed(), rate="1/m", stop=stop, progress=told)
+        assert (done.count, done.left, done.stopped, done.failed_again) == (1, 2, "asked", 0)
+        done = messages.requeue(failed(), rate=1000, limit=1)
+        assert (done.count, done.left, done.stopped) == (1, 0, "")
+        assert ids(messages.select(Selection(state="ready"))) == ["a", "b"]
+
+    def test_what_makes_no_sense(self, messages: Messages) -> None:
+        for rate in ("fast", 0, "10/d"):
+            with pytest.raises(ValueError, match="a rate is"):
+                messages.requeue(failed(), rate=rate)
+        with pytest.raises(ValueError, match="state must be failed"):
+            messages.requeue(Selection(state="dead"), rate=1)
+        with pytest.raises(ValueError, match="which state"):
+            messages.requeue(Selection(every=True), rate=1)
+
+
+@pytest.mark.parametrize(
+    ("have_failed", "are_failing"),
+    [
+        ("x" * 9, False),
+        ("x" * 10, True),
+        ("x" * 5 + "." * 4 + "x", True),
+        ("x" * 4 + "." * 5 + "x", False),
+        # It is too early to tell what becomes of the others.
+        ("x" * 10 + "." * 50, True),
+        ("x" * 10 + "." * 50 + "x", False),
+    ],
+)
+def test_when_it_stops(have_failed: str, are_failing: bool) -> None:
+    assert pace.are_failing(each == "x" for each in have_failed) is are_failing
+
+
+class TestBriefly:
+    """By task and error, most failed tasks are not read whole."""
+
+    def kept(self, messages: Messages, *kinds: tuple[str, str]) -> None:
+        for number, (task, error) in enumerate(kinds):
+            headers = {"task": task, "id": str(number)}
+            payload = json.dumps({"body": "", "headers": headers, "properties": {}})
+            keep_failed(messages.store, "q", str(number), payload, name(task), error=error)
+
+    def test_only_those_that_match_are_read(self, site: Site, messages: Messages) -> None:
+        self.kept(
+            messages, *[("shop.close", "KeyError")] * 300, ("mail.send", "OSError"), ("mail.a", "KeyError")
+        )
+        key = site.keys("q").all_failed[1]
+        for selection, found in (
+            (failed(error="OS*"), ["300"]),
+            (failed(task="mail.*"), ["300", "301"]),
+            (failed(task="mail.*", error="KeyError"), ["301"]),
+            (failed(error="None"), []),
+        ):
+            before = messages.count(selection)
+            assert (before, before.looked_at, before.is_exact) == (len(found), 302, True)
+            assert ids(messages.select(selection)) == found
+            for newest_first in (False, True):
+                page = messages.page(selection, newest_first=newest_first)
+                assert (sorted(ids(page.messages)), page.next) == (found, "")
+            assert messages.requeue(selection, dry_run=True).count == len(found)
+            assert sum(group.count for group in messages.failures(selection)) == len(found)
+        assert messages.count(failed(error="OS*"), at_most=10).is_exact is False
+        site.redis.hset(key, "0", "0:garbage")
+        assert messages.count(failed(task="shop.close")) == 299
+        assert messages.count(failed(error="KeyError")) == 301
+        assert messages.remove(failed(error="OS*")).count == 1
+        assert ids(messages.select(failed(error="OS*"))) == []
+        # To count, no message is read.
+        site.redis.delete(key)
+        assert messages.count(failed(error="KeyError")) == 301
+
+    def test_a_page_goes_on_where_nothing_matched(
+        self, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.kept(messages, *[("a", "KeyError")] * 60, ("b", "OSError"))
+        monkeypatch.setattr(reading, "BRIEFLY_LOOKED_AT_MOST", 20)
+        page = messages.page(failed(error="OSError"))
+        pages = [page]
+        while page.next:
+            page = messages.page(failed(error="OSError"), start=page.next)
+            pages.append(page)
+        assert [ids(each.messages) for each in pages][-1] == ["60"]
+        assert sum(each.looked_at for each in pages) == 61
+
+    def test_names_that_are_noted_otherwise(self, messages: Messages) -> None:
+        long = "x" * 300
+        kinds = [("with space", "E"), ("esc\x1b", "E"), (long, "E"), ("", "e" * 300)]
+        self.kept(messages, *kinds)
+        for number, pattern in enumerate(("with space", "esc\x1b", long, "*")):
+            assert str(number) in ids(messages.select(failed(task=pattern))), pattern
+        for pattern in ("with?space", "with[ ]space", "with*space"):
+            assert ids(messages.select(failed(task=pattern))) == ["0"]
+        # So is its group called.
+        assert ids(messages.select(failed(task="withspace"))) == ["0"]
+        assert messages.count(failed(error="e*")) == 1
+
+    def test_heads_that_are_none(self, site: Site, messages: Messages) -> None:
+        self.kept(messages, *[("a", "KeyError")] * 3)
+        heads = site.keys("q").failed_heads
+        site.redis.hset(heads, "0", b"\xff garbage")
+        site.redis.hset(heads, "1", "1 2 a KeyError")
+        assert ids(messages.select(failed(error="KeyError"))) == ["2"]
+        assert ids(messages.select(failed(error="-"))) == ["0", "1"]
+        assert messages.count(failed(error="*")) == 3

@@ -19,7 +19,7 @@ def waiting(app: Celery, *keys: str, queue: str = "celery") -> None:
     """Publish two messages of each key: the second one is blocked by the first."""
     for key in keys:
         headers = {**LATEST, "x-unique": key}
-        send(app, f"{key} holder", f"{key} next", headers=headers, queue=queue)
+        send(app, f"{key}-holder", f"{key}-next", headers=headers, queue=queue)
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ class TestMoving:
         [
             (Selection(every=True), {}),
             (scheduled(task="shop.*"), {}),
-            (Selection(ids=["later", "a next"]), {"later": 1, "a next": 0}),
+            (Selection(ids=["later", "a-next"]), {"later": 1, "a-next": 0}),
         ],
         ids=["all", "a filter", "ids"],
     )
@@ -52,7 +52,7 @@ class TestMoving:
         waiting(app, "a")
         send(app, "later", countdown=600)
         done = getattr(messages, verb)(selection, dry_run=dry_run, **MOVES[verb])
-        assert (done.count, done.blocked, done.holders) == (1, 1, {"a next": "a holder"})
+        assert (done.count, done.blocked, done.holders) == (1, 1, {"a-next": "a-holder"})
         assert done.by_id == by_id
 
     @pytest.mark.parametrize("asked", [{"by": 60}, {"over": 60}], ids=str)
@@ -60,7 +60,7 @@ class TestMoving:
         waiting(app, "a")
         send(app, "later", countdown=600)
         done = messages.reschedule(scheduled(), **asked)
-        assert (done.count, done.blocked, done.holders) == (1, 1, {"a next": "a holder"})
+        assert (done.count, done.blocked, done.holders) == (1, 1, {"a-next": "a-holder"})
 
     def test_a_span_has_none_that_are_blocked(self, app: Celery, messages: Messages) -> None:
         waiting(app, "a")
@@ -78,7 +78,7 @@ class TestMoving:
         assert (done.count, done.blocked, done.holders) == (0, 1, {"b": "a"})
 
     def test_only_some_holders_are_named(self, app: Celery, messages: Messages) -> None:
-        waiting(app, *(f"key {number:02}" for number in range(MOST_HOLDERS + 2)))
+        waiting(app, *(f"key-{number:02}" for number in range(MOST_HOLDERS + 2)))
         done = messages.deliver_now(scheduled())
         assert (done.blocked, len(done.holders)) == (MOST_HOLDERS + 2, MOST_HOLDERS)
 
@@ -128,16 +128,16 @@ class TestRequeueing:
             assert (done.count, done.blocked, done.holders) == (2, 1, {"2": "1"})
 
     def test_a_limit_counts_what_was_requeued(self, site: Site, app: Celery, messages: Messages) -> None:
-        for id in ("held 1", "held 2"):
+        for id in ("held-1", "held-2"):
             give_up(site, app, id, headers=LATEST)
-        give_up(site, app, "free 1")
-        give_up(site, app, "held 3", headers=LATEST)
-        for id in ("free 2", "free 3"):
+        give_up(site, app, "free-1")
+        give_up(site, app, "held-3", headers=LATEST)
+        for id in ("free-2", "free-3"):
             give_up(site, app, id)
         send(app, "holder", headers=LATEST)
         for dry_run in (True, False):
             assert messages.requeue(dead(), limit=2, dry_run=dry_run).count == 2
-        assert ids(messages.select(dead())) == ["held 1", "held 2", "held 3", "free 3"]
+        assert ids(messages.select(dead())) == ["held-1", "held-2", "held-3", "free-3"]
         done = messages.requeue(dead(), limit=2)
         assert (done.count, done.blocked) == (1, 3)
 

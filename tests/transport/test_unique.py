@@ -46,14 +46,14 @@ class TestKombu:
                 channel,
                 str(number),
                 headers=headers,
-                message_id=f"id {number}",
-                correlation_id=f"id {number}",
+                message_id=f"id-{number}",
+                correlation_id=f"id-{number}",
             )
         inbox = Inbox(channel, on_message=lambda message: message.ack())
         drain(channel.connection.client, lambda: len(inbox) == 2)
         assert inbox.bodies == ["0", "3"]
         properties = inbox.messages[1].properties
-        assert (properties["message_id"], properties["correlation_id"]) == ("id 1", "id 1")
+        assert (properties["message_id"], properties["correlation_id"]) == ("id-1", "id-1")
 
     def test_an_ack_whose_script_was_flushed_is_sent_again_by_an_idle_consumer(self, site: Site) -> None:
         """Nothing else comes. The connection has run the script before, so the ack is its digest only."""

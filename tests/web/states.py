@@ -32,6 +32,8 @@ PAGES = (
     "/messages?before=soon",
     "/message?id=s1",
     "/message?id=blocked",
+    "/failed",
+    "/failed?queue=celery",
     "/message?id=f1",
     "/message?id=done",
     "/message?id=nothing",

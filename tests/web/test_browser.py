@@ -271,9 +271,28 @@ def test_what_takes_long_shows_how_far_it_is(driver: webdriver.Chrome, url: str,
     assert seen(driver, "progress") is None
 
 
+def test_a_kind_of_failed_tasks_is_requeued_slowly(driver: webdriver.Chrome, url: str) -> None:
+    driver.get(f"{url}/failed")
+    click(driver, "button[value=requeue-slowly]")
+    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    rate = driver.find_element(By.NAME, "rate")
+    rate.clear()
+    rate.send_keys("1/h", Keys.ENTER)
+    wait_for(
+        driver,
+        "h1",
+        "Requeue all failed tasks of all queues, of the task shop.close, with the error KeyError, slowly",
+    )
+    # It brings itself up to date.
+    wait_until(lambda: seen(driver, "progress", "value") == "1", 20, "that one is done")
+    click(driver, "button[name=stop]")
+    wait_for(driver, "#outcome", "Stopped by anybody after 1 message.")
+    assert complaints(driver) == []
+
+
 def test_what_is_touched_is_large_enough(driver: webdriver.Chrome, url: str) -> None:
     size(driver, 360, 800)
-    for path in ("/", "/messages", "/messages?state=dead"):
+    for path in ("/", "/messages", "/messages?state=dead", "/failed"):
         driver.get(url + path)
         small = run(
             driver,

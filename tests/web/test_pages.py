@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from html import unescape
 
 import pytest
@@ -20,7 +21,7 @@ from tools.harness.full import fill
 from tools.harness.redis_server import RedisServer
 
 PAGES = ("/", "/messages", "/messages?state=ready", "/messages?state=unacked", "/messages?state=dead",
-         "/queue?name=celery", "/doctor")  # fmt: skip
+         "/failed", "/queue?name=celery", "/doctor")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -119,6 +120,18 @@ def test_filters(viewer: Viewer, site: Site) -> None:
     page = viewer.open("/messages", before="soon")
     assert (page.status, page.ids) == (400, [])
     assert "Before: 'soon' is neither" in page.text
+
+
+def test_those_that_have_expired(viewer: Viewer, site: Site) -> None:
+    scheduled(site, "a")
+    site.send("shop.close", task_id="b", countdown=3600, expires=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    page = viewer.open("/messages", expired="1")
+    assert page.ids == ["b"]
+    assert "1 match, of 2 scheduled messages in all." in page.text
+    page = viewer.press("Cancel all")
+    assert page.heading == "Cancel 1 scheduled message of all queues, only those that have expired?"
+    assert viewer.press("Cancel all").ids == []
+    assert viewer.open("/messages").ids == ["a"]
 
 
 def test_what_is_shown_of_arguments(site: Site) -> None:

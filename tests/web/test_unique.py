@@ -29,7 +29,7 @@ def test_what_is_blocked_and_what_was_dropped(site: Site, viewer: Viewer) -> Non
     delivered(site, "x")
     assert "Blocked" not in viewer.open("/").text + viewer.open("/", sort="-blocked").text
     assert "unique key" not in viewer.open("/queue", name=QUEUE).text
-    for id in ("holder", "next", "replaces the next"):
+    for id in ("holder", "next", "replaces-the-next"):
         site.send(headers=HEADERS, task_id=id)
     record(site.store, [QUEUE])
     assert re.search(r'data-label="Blocked">\s*1</td>', viewer.open("/").source)

@@ -95,7 +95,9 @@ class Page(HTMLParser):
     @property
     def ids(self) -> list[str]:
         """The messages of a list."""
-        return [box.partition(" ")[0] for form in self.forms for box in form.boxes]
+        return [
+            box.partition(" ")[0] for form in self.forms for box, name in form.boxes.items() if name == "id"
+        ]
 
 
 class Viewer:

@@ -34,12 +34,14 @@ class Picture:
 PICTURES = (
     Picture("overview-light", "/"),
     Picture("overview-dark", "/", DARK),
-    Picture("queue-light", "/queue?name=emails"),
-    Picture("queue-dark", "/queue?name=emails", DARK),
+    Picture("queue-light", "/queue?name=emails", height=1050),
+    Picture("queue-dark", "/queue?name=emails", DARK, height=1050),
     Picture("keys-light", "/keys?name=imports", height=800),
     Picture("keys-dark", "/keys?name=imports", DARK, height=800),
     Picture("scheduled-light", "/messages?queue=emails&before=30m", height=570),
     Picture("scheduled-dark", "/messages?queue=emails&before=30m", DARK, height=570),
+    Picture("failed-light", "/failed", height=640),
+    Picture("failed-dark", "/failed", DARK, height=640),
     Picture("narrow-light", "/", width=360, height=700),
     Picture("narrow-dark", "/", DARK, width=360, height=700),
 )

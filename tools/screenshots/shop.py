@@ -13,6 +13,9 @@ from uuid import UUID
 from celery import Celery
 
 from kombu_redisdelay import Queues, batch
+from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.server.scripts import FAIL
 from tools.harness.redis_server import RedisServer
 
 EMAILS, IMPORTS, INVOICES, REPORTS, THUMBNAILS = "emails", "imports", "invoices", "reports", "thumbnails"
@@ -57,6 +60,8 @@ class Shop:
         for host in ("worker-1", "worker-2"):
             self._hold(EMAILS, host, 2, "shop.emails.confirm_order")
         self._bury(EMAILS, 52 * MINUTE, 1, "rejected", "shop.emails.confirm_order")
+        refused = "SMTPServerDisconnected", "Connection unexpectedly closed"
+        self._fail(EMAILS, 127, 2 * HOUR, 6 * MINUTE, "shop.emails.confirm_order", *refused)
         self._happened(EMAILS, per_minute=34, failed=0.02)
 
     def _fill_imports(self) -> None:
@@ -92,6 +97,7 @@ class Shop:
         self._hold(INVOICES, "worker-1", 1, "shop.invoices.write")
         for minutes in (44, 21, 7):
             self._bury(INVOICES, minutes * MINUTE, 9, "delivery limit of 9 reached", "shop.invoices.write")
+        self._fail(INVOICES, 9, 75 * HOUR, 41 * MINUTE, "shop.invoices.dun", "KeyError", "'customer'")
         self._happened(INVOICES, per_minute=5, failed=0.1)
 
     def _fill_reports(self) -> None:
@@ -109,6 +115,8 @@ class Shop:
             )
         for host in ("worker-2", "worker-3"):
             self._hold(THUMBNAILS, host, 4, "shop.thumbnails.make")
+        broken = "UnidentifiedImageError", "cannot identify image file"
+        self._fail(THUMBNAILS, 31, 160 * HOUR, 3 * HOUR, "shop.thumbnails.make", *broken)
         self._happened(THUMBNAILS, per_minute=85, failed=0.01)
         self._queues.limit(THUMBNAILS, rate="100/m", concurrency=8)
 
@@ -149,6 +157,37 @@ class Shop:
         died_ms = self._now_ms() - int(seconds_ago * 1000)
         self._redis.lpush(self._store.keys(queue).dead, f"{died_ms} {deliveries} 0 {reason}\n{payload}")
 
+    def _fail(
+        self, queue: str, count: int, first: float, last: float, task: str, error: str, text: str
+    ) -> None:
+        """Failed tasks, over the time from *first* to *last*, in seconds ago."""
+        keys, keep = self._store.keys(queue), Options().kept_failed
+        assert keep is not None
+        now_ms = self._now_ms()
+        first_ms, last_ms = (now_ms - int(ago * 1000) for ago in (first, last))
+        for number in range(count):
+            id, payload = self._taken(queue, task)
+            traceback = f'Traceback (most recent call last):\n  File "shop.py", line 42\n{error}: {text}'
+            failure = Failure(id, task, error, text, traceback, "celery@worker-1", 4, None)
+            FAIL(
+                self._store.server,
+                (keys.unacked("nobody"), keys.wake),
+                FAIL.arguments(
+                    tag=id,
+                    id=id,
+                    group=failure.group,
+                    details=failure.details,
+                    copy=f"0:{payload}",
+                    is_limited=0,
+                    count=keep.count,
+                    age_ms=keep.age_ms,
+                    bytes=keep.bytes,
+                ),
+            )
+            at_ms = first_ms + (last_ms - first_ms) * number // max(1, count - 1)
+            self._redis.zadd(keys.failed, {id: at_ms})
+        self._redis.hset(keys.failed_groups, failure.group, f"{count} {first_ms} {last_ms}")
+
     def _happened(self, queue: str, per_minute: float, failed: float) -> None:
         """What happened in each minute of the last hour, and in each hour of the last week."""
         now_s = self._now_ms() // 1000
@@ -166,7 +205,8 @@ class Shop:
         busy = 1 if seconds == MINUTE else (0.15, 0.5, 1, 0.9, 1, 0.4)[hour // 4]
         delivered = self._about(busy * mean * self._random.uniform(0.6, 1.4))
         published = self._about(delivered * self._random.uniform(0.9, 1.1))
-        return f"{start_s} {seconds} {published} {delivered} {self._about(delivered * failed)} 0 0 0\n"
+        failures, tasks = self._about(delivered * failed), self._about(delivered * failed / 4)
+        return f"{start_s} {seconds} {published} {delivered} {failures} 0 0 0 {tasks}\n"
 
     def _about(self, value: float) -> int:
         """A whole number next to it, so that the mean is right."""

@@ -1,6 +1,6 @@
--- Puts messages that were kept (dead letters, failed tasks) back to the tails of their ready lists, as if
--- they had never been delivered. For scripts with KEYS[2], the ready list of step 0, KEYS[3], the wake zset,
--- and ARGV[2], the separator.
+-- Takes out messages that were kept (dead letters, failed tasks): for good, or back to the tails of their
+-- ready lists, as if they had never been delivered. For scripts with KEYS[2], the ready list of step 0,
+-- KEYS[3], the wake zset, ARGV[1], "requeue" or "drop", and ARGV[2], the separator.
 
 local function ready_list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
@@ -40,10 +40,28 @@ local function requeue(base, step, payload, remove)
   return 1
 end
 
--- To be called at the end, with how many were requeued.
-local function woken_for(count)
-  if count > 0 then
-    note(KEYS[3], 'other', count)
+local reply, requeued = {}, 0
+
+-- Does what ARGV[1] says, "requeue" or "drop", and notes for the reply what `requeue` would return.
+local function take_out(base, step, payload, remove)
+  local is_requeued = ARGV[1] == 'requeue'
+  local done = is_requeued and requeue(base, step, payload, remove) or remove()
+  if is_requeued and done == 1 then
+    requeued = requeued + 1
+  end
+  reply[#reply + 1] = done
+end
+
+-- Notes for the reply that one was not there.
+local function was_not_there()
+  reply[#reply + 1] = 0
+end
+
+-- To be called at the end. Returns the reply.
+local function taken_out()
+  if requeued > 0 then
+    note(KEYS[3], 'other', requeued)
     wake(KEYS[3])
   end
+  return reply
 end

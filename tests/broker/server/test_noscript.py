@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import REQUEUE
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record

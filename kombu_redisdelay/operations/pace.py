@@ -1,0 +1,140 @@
+"""Sends messages at a rate, and stops when too many of them fail again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from threading import Event
+from time import monotonic
+
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.limits import interval_us
+from kombu_redisdelay.broker.store import Store
+
+#: A task that has not failed again after this time, in seconds, is not watched any more.
+WATCHED = 60.0
+
+#: It stops if more than half of at least this number have failed again.
+LEAST = 10
+
+#: Of those that are not watched any more, as many still count: else a rate of less than ten a minute would
+#: never stop.
+_LEAST_KEPT = 2 * LEAST
+
+#: More are not watched: at a high rate, only those of less than a minute.
+_MOST_WATCHED = 50_000
+
+#: How often it is looked which have failed again, in seconds.
+_LOOK_EVERY = 1.0
+
+#: At a high rate, what may go in this time goes together, in seconds, but no more than this number.
+_TOGETHER = 0.1
+_MOST_TOGETHER = 50
+
+#: Why it stops before it is through.
+FAILING, ASKED = "failing", "asked"
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A task that was sent.
+
+    Attributes:
+        queue, name: where it was among the failed tasks, and comes to again.
+        since_ms: when it had failed, ms since the epoch.
+        at: when it was sent, by this process's clock, in seconds.
+        has_failed: whether it has failed again.
+    """
+
+    queue: str
+    name: bytes
+    since_ms: float
+    at: float
+    has_failed: bool = False
+
+
+class Pace:
+    """Says when failed tasks may be sent again, and how many.
+
+    It stops when more than half of at least ten have failed again. Workers take tasks in the order in which
+    they were sent, so those count that were sent before the last one that has failed again: of the others, it
+    is too early to tell. Those count that were sent in the last minute, or the last 20 if these are more.
+    Nobody tells the broker that a task has succeeded: what has not failed again in a minute counts as if it
+    had.
+
+    Arguments:
+        rate: how many in which time, such as ``"10/s"``.
+        stop: set by any thread to have it stop; ``None`` for never.
+
+    Attributes:
+        failed_again: how many have failed again so far.
+        stopped: why it has stopped: :data:`FAILING`, or :data:`ASKED`; empty if it has not.
+
+    Raises:
+        ValueError: *rate* is none.
+    """
+
+    def __init__(self, store: Store, rate: str | float, stop: Event | None = None) -> None:
+        self._tasks = FailedTasks(store)
+        self._interval = interval_us(rate) / 1_000_000
+        self._together = max(1, min(_MOST_TOGETHER, int(_TOGETHER / self._interval)))
+        self._stop = stop or Event()
+        self._next = self._next_look = monotonic()
+        self._sent: deque[_Sent] = deque(maxlen=_MOST_WATCHED)
+        self.failed_again = 0
+        self.stopped = ""
+
+    def wait(self, tell: Callable[[], object]) -> int:
+        """Wait until more may be sent. Returns how many; 0 if it has stopped.
+
+        Arguments:
+            tell: called about every second. It may raise an exception to end this.
+        """
+        while not self.stopped:
+            if self._stop.is_set():
+                self.stopped = ASKED
+                break
+            now = monotonic()
+            if now >= self._next_look:
+                self._next_look = now + _LOOK_EVERY
+                self.look()
+                tell()
+            elif now >= self._next:
+                return self._together
+            else:
+                self._stop.wait(min(self._next, self._next_look) - now)
+        return 0
+
+    def note(self, task: FailedTask) -> None:
+        """*task* was sent."""
+        now = monotonic()
+        self._sent.append(_Sent(task.queue, task.name, task.since_ms, now))
+        # What was late is made up for, but not for more than is sent together.
+        self._next = max(self._next, now - self._together * self._interval) + self._interval
+
+    def look(self) -> None:
+        """Look which have failed again, and whether they are too many."""
+        now = monotonic()
+        while len(self._sent) > _LEAST_KEPT and self._sent[0].at < now - WATCHED:
+            self._sent.popleft()
+        watched = (each for each in self._sent if not each.has_failed and each.at >= now - WATCHED)
+        # They were sent queue by queue.
+        for queue, of_queue in groupby(watched, attrgetter("queue")):
+            some = list(of_queue)
+            since = self._tasks.since(queue, [each.name for each in some])
+            for each, since_ms in zip(some, since, strict=True):
+                each.has_failed = since_ms is not None and since_ms > each.since_ms
+                self.failed_again += each.has_failed
+        if are_failing([each.has_failed for each in self._sent]):
+            self.stopped = FAILING
+
+
+def are_failing(have_failed: Iterable[bool]) -> bool:
+    """Whether too many have failed again, by what is known of each, in the order in which they were sent."""
+    known = list(have_failed)
+    while known and not known[-1]:
+        known.pop()
+    return len(known) >= LEAST and sum(known) > len(known) / 2
