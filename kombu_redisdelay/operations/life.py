@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 def life(message: MessageInfo) -> list[Event]:
     """What has happened to *message*, in this order. One that was requeued counts as published then."""
-    return [*_until_ready(message), *_tries(message), *_OF_STATE[message.state](message)]
+    return [*_until_ready(message), *_tries(message), *_OF_STATE.get(message.state, _ready)(message)]
 
 
 def _until_ready(message: MessageInfo) -> Iterator[Event]:
