@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.failure_groups import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
     from kombu_redisdelay.operations.fairness import Fairness
+    from kombu_redisdelay.operations.forecast import ServerFill
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
+    from kombu_redisdelay.operations.memory import MemoryUse, StateMemory, TaskMemory
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
+    from kombu_redisdelay.operations.other_keys import OtherKeys
     from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
@@ -45,10 +48,12 @@ __all__ = (
     "Fairness",
     "KeyLimits",
     "KeyStats",
+    "MemoryUse",
     "MessageInfo",
     "Messages",
     "NotMarkedRevokedError",
     "NotReplicatedError",
+    "OtherKeys",
     "Page",
     "Period",
     "QueueFull",
@@ -58,7 +63,10 @@ __all__ = (
     "QueueStats",
     "Queues",
     "Selection",
+    "ServerFill",
     "Span",
+    "StateMemory",
+    "TaskMemory",
     "Transport",
     "Unique",
     "UniqueResult",
@@ -77,10 +85,12 @@ _MODULES = {
     "Fairness": "operations.fairness",
     "KeyLimits": "operations.fair",
     "KeyStats": "operations.key_stats",
+    "MemoryUse": "operations.memory",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
+    "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",
     "Period": "operations.history",
     "QueueFull": "transport.bounds",
@@ -90,7 +100,10 @@ _MODULES = {
     "QueueStats": "operations.stats",
     "Queues": "operations.queues",
     "Selection": "operations.selection",
+    "ServerFill": "operations.forecast",
     "Span": "operations.timeline",
+    "StateMemory": "operations.memory",
+    "TaskMemory": "operations.memory",
     "Transport": "transport",
     "Unique": "transport.unique_task",
     "UniqueResult": "transport.unique_results",

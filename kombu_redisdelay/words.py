@@ -24,6 +24,20 @@ def number_of(count: int, what: str = "message") -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
+def size(count: float) -> str:
+    """A number of bytes: 12 B, 3.4 KiB, 120 MiB, 1.5 GiB."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1023.5 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.1f} {units[0]}" if count < 9.95 and units[0] != "B" else f"{count:,.0f} {units[0]}"
+
+
+def percent(share: float) -> str:
+    """A part of a whole: 0 %, under 1 %, 12 %."""
+    return "under 1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """Some names: ``a, b``, or the first ones of too many, ``a, b, ...``."""
     return f"{', '.join(names[:most])}{', ...' if len(names) > most else ''}"
@@ -68,6 +82,19 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
     each = [f"{holder} holds that of {id}" for id, holder in holders.items()]
     said = f": {'; '.join(each)}{'; ...' if len(each) < count else ''}" if each else ""
     return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
+
+
+def untold(count: int) -> str:
+    """Says how many expired tasks were not cancelled, because their chords could not be told."""
+    verb, they_are, their = (
+        ("stays", "it may be a part", "its body")
+        if count == 1
+        else ("stay", "they may be parts", "their bodies")
+    )
+    return (
+        f"{number_of(count, 'expired task')} {verb} for a worker: {they_are} of a chord, which cannot be "
+        f"told, because {their} cannot be read"
+    )
 
 
 def rest(noun: str, left: int, failed_again: int, stopped: str) -> str:

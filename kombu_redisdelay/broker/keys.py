@@ -101,6 +101,11 @@ class QueueKeys:
         return self._of_keys("failed")
 
     @property
+    def failed_messages(self) -> str:
+        """Hash, name of a failed task -> its message."""
+        return self._of_keys("failed:messages")
+
+    @property
     def failed_heads(self) -> str:
         """Hash, name of a failed task -> what is noted of its failure."""
         return self._of_keys("failed:heads")

@@ -12,7 +12,7 @@ delayed = LazyGroup(
     "delayed",
     package=__name__,
     commands=(
-        *("stats", "keys", "list", "count", "show", "timeline", "history", "top"),
+        *("stats", "keys", "list", "count", "show", "timeline", "history", "memory", "top"),
         *("pause", "resume", "limit", "fair"),
         *("doctor", "adopt", "forward", "exporter", "web"),
     ),

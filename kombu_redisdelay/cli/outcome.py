@@ -19,7 +19,7 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import number_of, rest, stay, with_object
+from kombu_redisdelay.words import number_of, rest, stay, untold, with_object
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -43,6 +43,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
         echo(f"{said}{due if done.count else ''}.")
         if done.blocked:
             echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
+        if done.untold:
+            echo(f"{untold(done.untold)}.", err=True)
     if done.left is not None:
         echo(f"{rest(noun, done.left, done.failed_again, done.stopped)}.", err=True)
     if verb.remark and done:
@@ -79,7 +81,8 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
         common |= {"left": done.left, "failed_again": done.failed_again, "stopped": done.stopped or None}
     if not done.by_id:
         staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
-        yield {**common, "messages": done.count, **(due if done.count else {}), **staying}
+        left = {"untold": done.untold} if done.untold else {}
+        yield {**common, "messages": done.count, **(due if done.count else {}), **staying, **left}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
         holder = {"holder": done.holders[id]} if id in done.holders else {}

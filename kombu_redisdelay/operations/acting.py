@@ -43,6 +43,8 @@ class Done:
         is_dry_run: whether nothing was changed.
         blocked: how many other messages stay as they are, because another one holds their unique key.
         holders: id of some of these, 20 at most -> id of the message that holds the key.
+        untold: how many other tasks were not cancelled, because they may be parts of chords, and their bodies
+            cannot be read: their chords could not be told, and would wait for ever.
         left: with a rate: how many messages of the selection are still where they were. Else ``None``.
         failed_again: with a rate: how many have failed again so far.
         stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
@@ -56,6 +58,7 @@ class Done:
     is_dry_run: bool = False
     blocked: int = 0
     holders: Mapping[str, str] = field(default_factory=dict)
+    untold: int = 0
     left: int | None = None
     failed_again: int = 0
     stopped: str = ""
@@ -127,8 +130,12 @@ class Action:
 
     def _result(self, count: int, by_id: Mapping[str, int]) -> Done:
         ids = {} if self.selection.ids is None else dict(by_id)
-        due, blocked = self.verb.due(self._prepared), len(self._blocked_so_far)
-        return Done(self.verb.name, count, ids, due, blocked=blocked, holders=dict(self._holders))
+        return Done(
+            *(self.verb.name, count, ids, self.verb.due(self._prepared)),
+            blocked=len(self._blocked_so_far),
+            holders=dict(self._holders),
+            untold=0 if self._revoked is None else self._revoked.kept,
+        )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
         """Find the messages of these queues or partitions that will stay as they are, because another one

@@ -14,12 +14,19 @@ from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
+from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.operations.key_figures import KeyFigures, key_figures
-from kombu_redisdelay.operations.memory import memories
+from kombu_redisdelay.operations.queue_bytes import queue_bytes
+from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 
 logger = logging.getLogger(__name__)
+
+#: The bytes of queues are kept for so many seconds at least, and for so many times as long as it took to read
+#: them. They are read of so many queues, those with the most messages.
+BYTES_FOR, TIMES_AS_LONG = 60.0, 100.0
+MOST_QUEUES = 500
 
 #: Name of a metric -> its description, and how to get its value from the stats of a queue.
 _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
@@ -129,6 +136,11 @@ class QueueCollector(Collector):
     def __init__(self, store: Store, find_queues: Callable[[], Iterable[str]]) -> None:
         self._store = store
         self._find_queues = find_queues
+        self._largest: Sequence[str] = ()
+        self._bytes: Kept[list[tuple[str, str, int]]] = Kept(
+            lambda: _bytes(store, self._largest),
+            lambda _, took: max(BYTES_FOR, TIMES_AS_LONG * took),
+        )
 
     def collect(self) -> Iterator[Metric]:
         try:
@@ -151,6 +163,7 @@ class QueueCollector(Collector):
                 if not state.is_past:
                     messages.add_metric([printable(queue.queue), state.name], getattr(queue, state.name))
         yield messages
+        yield from self._queue_bytes(stats)
         for name, (documentation, value) in _GAUGES.items():
             yield _gauge(name, documentation, ((queue.queue, value(queue)) for queue in stats))
         for name, (documentation, of_keys) in _OF_KEYS.items():
@@ -174,6 +187,23 @@ class QueueCollector(Collector):
             throttled.add_metric([printable(queue.queue)], queue.limits.throttled)
         yield throttled
         yield from self._memories() if up else ()
+
+    def _queue_bytes(self, stats: Sequence[QueueStats]) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "redisdelay_queue_bytes",
+            "Bytes of Redis that the messages in each state took some minutes ago. Missing if unknown.",
+            labels=["queue", "state"],
+        )
+        largest = sorted(stats, key=lambda queue: -queue.messages)[:MOST_QUEUES]
+        self._largest = [queue.queue for queue in largest]
+        try:
+            found = self._bytes.get().value if stats else []
+        except (RedisError, OSError) as exc:
+            logger.error("Cannot read the bytes of the queues: %s", printable(str(exc)))
+            found = []
+        for queue, state, size in found:
+            family.add_metric([printable(queue), state], size)
+        yield family
 
     def _memories(self) -> Iterator[Metric]:
         used = GaugeMetricFamily(
@@ -202,3 +232,16 @@ def _read(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHi
     stats = queue_stats(store, queues)
     figures = [key_figures(store, each.queue) if each.fairness else None for each in stats]
     return list(zip(stats, queue_history(store, queues), figures, strict=True))
+
+
+def _bytes(store: Store, queues: Sequence[str]) -> list[tuple[str, str, int]]:
+    """The bytes of *queues* by state, where the user may ask for them."""
+    queue_of = {name: queue for queue in queues for name in store.partitions.names(queue)}
+    found, _ = read_each(queue_bytes, store, list(queue_of))
+    sizes: dict[tuple[str, str], int | None] = {(queue, state): 0 for queue in queues for state in STATES}
+    for part in found:
+        key = queue_of[part.name], part.state
+        if key in sizes:
+            so_far = sizes[key]
+            sizes[key] = None if so_far is None or part.bytes is None else so_far + part.bytes
+    return [(queue, state, size) for (queue, state), size in sizes.items() if size is not None]

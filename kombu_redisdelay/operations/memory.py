@@ -1,85 +1,370 @@
-"""How full a server is."""
+"""Tells what fills Redis: which queue, state and task holds how many bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import PurePath
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.server.server import OneServer
+from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.cgroup import memory_limit
+from kombu_redisdelay.operations.access import Access, QueueNames
+from kombu_redisdelay.operations.content import Content, has_expired, message_of
+from kombu_redisdelay.operations.estimate import (
+    MESSAGES_COMPRESSED,
+    NO_TASK,
+    NOT_A_MESSAGE,
+    TASK,
+    UNSEEN,
+    Looked,
+    Share,
+    Whole,
+    lacks_large,
+    large_from,
+    saved_by_zlib,
+    shares,
+)
+from kombu_redisdelay.operations.forecast import ServerFill, server_fills
+from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
+from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
+from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
+from kombu_redisdelay.operations.states import DEAD
+from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.public import public
 
-MAXMEMORY = "maxmemory"
-CONTAINER = "the limit of its container or unit, maxmemory is not set"
-MACHINE = "the machine's memory, maxmemory is not set"
-#: Only the container itself knows its limit.
-UNKNOWN = "it runs in a container, whose limit cannot be seen from here, and maxmemory is not set"
+#: Messages that are read of all queues together, and of one state at least; bytes of them, at most; and
+#: bytes that are compressed to learn what zlib would save.
+MESSAGES, LEAST_MESSAGES = 1600, 50
+BYTES, LEAST_BYTES = 32 * 1024 * 1024, 256 * 1024
+COMPRESSED, LEAST_COMPRESSED = 1024 * 1024, 64 * 1024
+
+#: Messages of a state are read if it has this part of all bytes, or is among so many of the largest.
+LEAST_SHARE, MOST_STATES = 0.005, 20
+
+#: Where large messages are rare, so many times more are read to find some. Of these, only large ones are
+#: decoded.
+AGAIN = 3
+
+#: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
+LIST_ENTRY, HASH_ENTRY = 10, 70
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class TaskMemory:
+    """What the messages of one task in one state of a queue hold.
+
+    Attributes:
+        queue: name of the queue.
+        state: name of the state.
+        kind: "task"; "no task" for messages of other programs; "not a message" for entries that nobody can
+            read; "unseen" for bytes that must be in messages larger than those that were read, or in a state
+            of which none were read.
+        task: its name. It may be anything that a publisher has written. ``None`` for other kinds.
+        bytes: about how many bytes of Redis they take.
+        messages: about how many there are.
+        expired: which part of them has expired, about.
+        bytes_with_zlib: about how many bytes they would take with ``task_compression = "zlib"``; ``None`` if
+            that is unknown.
+        largest: bytes of the largest one that was read.
+        largest_id: its id.
+        seen: how many were read. With few, the numbers say little.
+    """
+
+    queue: str
+    state: str
+    kind: str
+    task: str | None
+    bytes: int
+    messages: int
+    expired: float
+    bytes_with_zlib: int | None
+    largest: int
+    largest_id: str
+    seen: int
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class StateMemory:
+    """One state of a queue.
+
+    Attributes:
+        queue: name of the queue.
+        state: name of the state; "notes" for what is kept of the queue beside its messages.
+        messages: how many there are.
+        bytes: how many bytes of Redis they take, with the keys that lead to them.
+        is_about: whether *bytes* is the number of messages times the mean size of those that were read,
+            because the user may not use ``MEMORY USAGE``.
+        expired: which part of them has expired, about; ``None`` if none were read.
+    """
+
+    queue: str
+    state: str
+    messages: int
+    bytes: int
+    is_about: bool
+    expired: float | None
+
+
+@public
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What fills Redis.
+
+    Attributes:
+        states: each state of each queue, the largest first.
+        tasks: the same by task.
+        others: the rest of the database, the largest first.
+        servers: how full the servers are.
+        not_looked_at: what was left out, in words.
+    """
+
+    states: Sequence[StateMemory]
+    tasks: Sequence[TaskMemory]
+    others: Sequence[OtherKeys] = ()
+    servers: Sequence[ServerFill] = ()
+    not_looked_at: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all queues."""
+        return sum(state.bytes for state in self.states)
+
+
+def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
+    """What fills Redis, by a sample of messages at random positions.
+
+    Arguments:
+        queue: only this queue, or these; then nothing else of the database is looked at.
+    """
+    store, names = access.store, access.names(queue)
+    whole = {name: store.partitions.queue_of(name) for name in names}
+    if queue is not None:
+        asked = {queue} if isinstance(queue, str) else set(queue)
+        whole = {name: name if name in asked else of for name, of in whole.items()}
+    found, refused = read_each(queue_bytes, store, names)
+    left = [f"queue {name}: {error}" for name, error in refused.items()]
+    rows, means = [], {}
+    share_of = _shares_of_sample(found)
+    now_ms = store.now_ms()
+    for part in found:
+        row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, left))
+        rows.append(row)
+    unread = [row.part for row in rows if row.part.messages and not row.was_read]
+    if unread:
+        count = sum(part.messages for part in unread)
+        left.append(f"the messages of {len(unread)} small states of queues: {count:,} in all")
+    for name in names:
+        its = [row for row in rows if row.part.name == name and row.part.messages]
+        messages = sum(row.part.messages for row in its)
+        if messages:
+            means[name] = sum(row.bytes for row in its) / messages
+    servers, without = server_fills(store, means)
+    if without and any(server.is_limited for server in servers):
+        left.append(f"how fast these grow, because they have no history: {', '.join(sorted(without)[:10])}")
+    others: list[OtherKeys] = []
+    if queue is None:
+        others = _others(access, names, left)
+    else:
+        left.append("other queues, and the rest of the database")
+    return MemoryUse(_states(rows, whole), _tasks(rows, whole), others, servers, left)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """The memory of one server.
+class _Row:
+    """A state of a queue or partition, and what its tasks hold."""
 
-    Attributes:
-        used: bytes that it uses.
-        limit: bytes that it may use; 0 if that is unknown.
-        of_what: what *limit* is, :data:`MAXMEMORY`, :data:`CONTAINER`, :data:`MACHINE` or :data:`UNKNOWN`.
-        container: the limit of its container or unit in bytes, 0 if there is none or it cannot be seen.
-        policy: its ``maxmemory-policy``.
-    """
-
-    used: int
-    limit: int
-    of_what: str
-    container: int
-    policy: str
+    part: StateBytes
+    shares: Sequence[Share]
+    was_read: bool
 
     @property
-    def share(self) -> float:
-        """Which part of the limit it uses; 0 if the limit is unknown."""
-        return self.used / self.limit if self.limit else 0.0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it refuses what is published."""
-        return self.of_what == MAXMEMORY and self.used > self.limit
-
-    def __str__(self) -> str:
-        if not self.limit:
-            return f"{mebibytes(self.used)} used ({self.of_what})"
-        return f"{mebibytes(self.used)} used of {mebibytes(self.limit)} ({self.of_what})"
+    def bytes(self) -> float:
+        if self.shares:
+            return sum(share.bytes for share in self.shares)
+        return float(self.part.bytes or 0)
 
 
-def memory_in(info: Mapping[str, Any]) -> Memory:
-    """What ``INFO`` says, its sections ``server`` and ``memory``."""
-    pid = int(info.get("process_id", 0))
-    executable = PurePath(str(info.get("executable", ""))).name
-    container = memory_limit(pid, executable, float(info.get("uptime_in_seconds", 0))) or 0
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    used, maxmemory = int(info["used_memory"]), int(info.get("maxmemory", 0))
-    if maxmemory:
-        # The server does not count the buffers of replicas and of the append-only file either.
-        used -= int(info.get("mem_not_counted_for_evict", 0))
-        return Memory(used, maxmemory, MAXMEMORY, container, policy)
-    if container:
-        # The kernel counts what the allocator holds.
-        return Memory(int(info.get("used_memory_rss", used)), container, CONTAINER, container, policy)
-    if pid == 1:
-        return Memory(used, 0, UNKNOWN, 0, policy)
-    return Memory(used, int(info.get("total_system_memory", 0)), MACHINE, 0, policy)
+def _shares_of_sample(parts: Sequence[StateBytes]) -> dict[int, float]:
+    """The states whose messages are read, by their identity -> which part of the sample is of them."""
+    weights = {
+        id(part): float(part.messages * TYPICAL_BYTES if part.bytes is None else part.bytes)
+        for part in parts
+        if part.messages
+    }
+    whole = sum(weights.values()) or 1.0
+    largest = sorted(weights, key=lambda each: -weights[each])
+    return {
+        each: weights[each] / whole
+        for number, each in enumerate(largest)
+        if number < MOST_STATES or weights[each] >= LEAST_SHARE * whole
+    }
 
 
-def memories(store: Store) -> Iterator[tuple[OneServer, Memory]]:
-    """The memory of each server that can be asked."""
-    for server in store.server.servers():
-        with suppress(RedisError, OSError):
-            yield server, memory_in({**server.info("server"), **server.info("memory")})
+def _looked_at(
+    store: Store, part: StateBytes, of_sample: float, now_ms: float, left: list[str]
+) -> tuple[Sequence[Share], bool]:
+    """What the tasks of a state hold, and whether any of its messages was read."""
+    if not of_sample or not part.messages:
+        size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
+        of_all = Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)
+        return ([of_all] if part.messages else []), False
+    mean = (part.bytes or 0) / part.messages or TYPICAL_BYTES
+    is_list = all(source.kind == LIST for source in part.sources)
+    # Redis has looked at so many messages to tell their bytes.
+    exact = ENTRY_SAMPLES
+    if is_list:
+        longest = max(nodes_of(source.length, mean) for source in part.sources)
+        exact = int(part.messages * min(1.0, REACH / longest))
+        if longest > 2 * REACH:
+            left.append(f"the middle of the long list of {part.state} messages of {part.name}")
+    whole = Whole(
+        part.messages,
+        part.bytes,
+        exact=min(part.messages, exact),
+        each=part.beside / part.messages,
+    )
+    most = max(LEAST_MESSAGES, round(MESSAGES * of_sample))
+    most_bytes = max(LEAST_BYTES, round(BYTES * of_sample))
+    look = _Look(part.state, now_ms, max(LEAST_COMPRESSED, round(COMPRESSED * of_sample)))
+    looked: list[Looked] = []
+    more: list[Looked] = []
+    others = 0
+    try:
+        for found in sample(store, part.sources, most, most_bytes, mean):
+            looked.append(look(found))
+        if lacks_large(looked, whole):
+            limit = large_from(looked)
+            for found in sample(store, part.sources, AGAIN * most, most_bytes, mean):
+                others += 1
+                if look.size(found) > limit:
+                    more.append(look(found))
+    except ResponseError as exc:
+        left.append(f"{part.state} messages of {part.name}: {exc}")
+    return shares(looked, whole, more, others), bool(looked)
 
 
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:,.0f} MiB"
+class _Look:
+    """Looks at the messages of a state."""
+
+    def __init__(self, state: str, now_ms: float, to_compress: int) -> None:
+        self._state = state
+        self._now_ms = now_ms
+        self._to_compress = to_compress
+        self._tried: dict[str | None, int] = {}
+
+    @staticmethod
+    def size(found: Sampled) -> int:
+        """The bytes that a message takes, without the keys that lead to it."""
+        return len(found.field) + len(found.stored) + (HASH_ENTRY if found.field else LIST_ENTRY)
+
+    def __call__(self, found: Sampled) -> Looked:
+        size = self.size(found)
+        if self._state == DEAD:
+            payload = DeadLetter.of("", found.stored).payload
+        else:
+            payload = split_stored(found.stored)[1] if found.field else found.stored
+        try:
+            message = message_of(payload)
+        except Exception:
+            # Foreign bytes may make the decoder raise any exception.
+            return Looked(NOT_A_MESSAGE, None, "", size, False, None)
+        task = message["headers"].get("task")
+        if not isinstance(task, str):
+            return Looked(NO_TASK, None, _id(message), size, False, self._saved(None, message))
+        content = Content("", task, headers=message["headers"])
+        return Looked(
+            *(TASK, task, _id(message), size, has_expired(content, self._now_ms)),
+            self._saved(task, message),
+        )
+
+    def _saved(self, task: str | None, message: dict[str, Any]) -> float | None:
+        tried = self._tried.get(task, 0)
+        if self._to_compress <= 0 or tried >= MESSAGES_COMPRESSED:
+            return None
+        self._tried[task] = tried + 1
+        saved, compressed = saved_by_zlib(message)
+        self._to_compress -= compressed
+        return saved
+
+
+def _id(message: dict[str, Any]) -> str:
+    message["properties"].setdefault("delivery_tag", "")
+    return message_id(message)
+
+
+def _states(rows: Sequence[_Row], whole: dict[str, str]) -> list[StateMemory]:
+    groups: dict[tuple[str, str], list[_Row]] = {}
+    for row in rows:
+        groups.setdefault((whole[row.part.name], row.part.state), []).append(row)
+    found = []
+    for (queue, state), some in groups.items():
+        messages = sum(row.part.messages for row in some)
+        read = [share for row in some if row.was_read for share in row.shares]
+        known = sum(share.messages for share in read)
+        expired = sum(share.expired * share.messages for share in read) / known if known else None
+        found.append(
+            StateMemory(
+                *(queue, state, messages, round(sum(row.bytes for row in some))),
+                *(any(row.part.bytes is None for row in some), expired),
+            )
+        )
+    return sorted(found, key=lambda each: -each.bytes)
+
+
+def _tasks(rows: Sequence[_Row], whole: dict[str, str]) -> list[TaskMemory]:
+    groups: dict[tuple[str, str, str, str | None], list[Share]] = {}
+    for row in rows:
+        for share in row.shares:
+            groups.setdefault((whole[row.part.name], row.part.state, share.kind, share.task), []).append(
+                share
+            )
+    found = [_of_task(*names, some) for names, some in groups.items()]
+    return sorted(found, key=lambda each: -each.bytes)
+
+
+def _of_task(queue: str, state: str, kind: str, task: str | None, some: Sequence[Share]) -> TaskMemory:
+    size, messages = sum(each.bytes for each in some), sum(each.messages for each in some)
+    largest = max(some, key=lambda each: each.largest)
+    with_zlib = None
+    if all(each.saved is not None for each in some):
+        with_zlib = round(sum(each.bytes * (1 - (each.saved or 0.0)) for each in some))
+    expired = sum(each.expired * each.messages for each in some) / messages if messages else 0.0
+    return TaskMemory(
+        *(queue, state, kind, task, round(size), round(messages), expired, with_zlib),
+        *(largest.largest, largest.largest_id, sum(each.seen for each in some)),
+    )
+
+
+def _others(access: Access, names: Sequence[str], left: list[str]) -> list[OtherKeys]:
+    store = access.store
+    ours = {key.encode() for name in names for key in store.ready_keys(name)}
+    begins = f"{store.prefix}redisdelay:".encode()
+    servers = store.server.servers()
+    try:
+        databases = other_databases(servers, access.database)
+        left += [f"{name}, another database of this server" for name in databases]
+        stock = () if store.server.has_slots else access.stock_keys
+        return other_keys(
+            servers,
+            lambda key: key in ours or key.startswith(begins),
+            stock,
+            access.database,
+            _results(access),
+        )
+    except (NotAllowed, ResponseError) as exc:
+        left.append(f"the rest of the database: {exc}")
+    return []
+
+
+def _results(access: Access) -> list[str]:
+    """What the keys of results begin with."""
+    try:
+        prefix = access.app.backend.task_keyprefix
+    except (AttributeError, RedisError):
+        return []
+    return [prefix.decode() if isinstance(prefix, bytes) else str(prefix)]

@@ -10,9 +10,10 @@ from threading import Event
 from typing import Any
 
 from kombu_redisdelay.operations import reading, verbs
-from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.access import Access, QueueNames, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
+from kombu_redisdelay.operations.memory import MemoryUse, memory_use
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Tell
@@ -151,6 +152,16 @@ class Messages(Access):
         if isinstance(by, str):
             return Counter(value for [value] in values)
         return Counter(map(tuple, values))
+
+    def memory(self, queue: QueueNames = None) -> MemoryUse:
+        """What fills Redis: which queue, state and task holds how many bytes, what else is in the database,
+        and when Redis is full. Reads some 1,600 messages at random positions, however many there are; see
+        :doc:`/memory` for how right that is.
+
+        Arguments:
+            queue: only this queue, or these.
+        """
+        return memory_use(self, queue)
 
     def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
         """What has failed, by task and exception, the kind with the most failed tasks first.

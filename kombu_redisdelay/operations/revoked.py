@@ -27,12 +27,21 @@ class RevokedTasks:
         self._app = app
         #: Id -> what Celery must know of it; ``None`` if it is in no group.
         self._requests: list[tuple[str, Mapping[str, Any] | None]] = []
+        self._kept: set[int] = set()
 
-    @staticmethod
-    def cannot_be_told(entry: Entry) -> bool:
+    def cannot_be_told(self, entry: Entry) -> bool:
         """Whether a message may be a part of a chord, and its body cannot be read: the chord would wait for
         ever."""
-        return _is_in_group(entry) and embedded_in(entry.payload) is None
+        is_kept = _is_in_group(entry) and embedded_in(entry.payload) is None
+        if is_kept:
+            # It may be read again.
+            self._kept.add(hash((entry.name, entry.content.tag or entry.payload)))
+        return is_kept
+
+    @property
+    def kept(self) -> int:
+        """How many messages could not be told so far."""
+        return len(self._kept)
 
     def note(self, entry: Entry) -> None:
         """Note a message that was cancelled."""

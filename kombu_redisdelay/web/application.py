@@ -26,6 +26,7 @@ from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.failed import failed
 from kombu_redisdelay.web.guard import Guard, Who
 from kombu_redisdelay.web.keys import keys
+from kombu_redisdelay.web.memory import memory
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
@@ -97,6 +98,7 @@ def create(
             Route("/act", act, name="act", methods=["POST"]),
             Route("/work", work, name="work"),
             Route("/stop", stop, name="stop", methods=["POST"]),
+            Route("/memory", _page(memory), name="memory"),
             Route("/doctor", _page(doctor), name="doctor"),
             Mount("/static", _Files(directory=HERE / "static"), name="static"),
         ],

@@ -17,9 +17,9 @@ from kombu_redisdelay.operations.history import (
     minutes_together,
     queue_history,
 )
-from kombu_redisdelay.operations.memory import Memory, memories
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.server_memory import ServerMemory, memories
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
 
@@ -45,7 +45,7 @@ class Fleet:
     stats: Sequence[QueueStats]
     spans: list[Span]
     refused: Mapping[str, Exception]
-    memory: Memory | None = None
+    memory: ServerMemory | None = None
 
     @property
     def is_large(self) -> bool:

@@ -20,6 +20,7 @@ from kombu_redisdelay.operations.calls import ALL, call, with_arguments, without
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.kept import Kept
+from kombu_redisdelay.operations.memory import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
@@ -49,6 +50,9 @@ NOTE = "redisdelay_note"
 #: to find them.
 FINDINGS_FOR, TIMES_AS_LONG = 30.0, 20.0
 
+#: The same for what fills Redis.
+MEMORY_FOR = 15.0
+
 #: With more queues than this, a viewer writes the name of one.
 MOST_QUEUES = 500
 
@@ -69,6 +73,7 @@ class Site:
         arguments: what is shown of the arguments of tasks, one of
             :data:`~kombu_redisdelay.operations.calls.ARGUMENTS`.
         findings: what the doctor finds.
+        memory: what fills Redis.
         fleet: the figures of all queues.
         hours: what has happened in each queue in the last hour.
         failures: what has failed in all queues.
@@ -89,6 +94,9 @@ class Site:
             # The page may have a Redis user of its own, which needs fewer permissions than workers.
             lambda: examine(self.queues, with_permissions=False),
             lambda _, took: max(FINDINGS_FOR, TIMES_AS_LONG * took),
+        )
+        self.memory: Kept[MemoryUse] = Kept(
+            lambda: self.messages.memory(), lambda _, took: max(MEMORY_FOR, TIMES_AS_LONG * took)
         )
         self.fleet: Kept[Fleet] = Kept(
             lambda: read_fleet(self.queues.store, self.queue_names()),

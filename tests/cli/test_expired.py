@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from celery import Celery
 
 from tests.cli.site import QUEUE, Site
 from tools.harness.redis_server import RedisServer
@@ -32,6 +34,26 @@ def test_list_count_and_cancel(site: Site) -> None:
     assert "Would cancel 2 messages." in site.text("cancel", "--expired", "--dry-run")
     assert "Cancelled 2 messages." in site.text("cancel", "--expired", "--yes")
     assert [row["id"] for row in site.rows("list")] == ["in time 0"]
+
+
+def test_what_stays_because_its_chord_cannot_be_told(site: Site) -> None:
+    app = Celery(
+        "shop", broker=site.access.app.conf.broker_url, backend="cache+memory://", set_as_current=False
+    )
+    expires = datetime.now(timezone.utc) - timedelta(hours=1)
+    for number in range(2):
+        app.send_task("part", expires=expires, group_id="g", group_index=number, serializer="pickle")
+    app.send_task("alone", expires=expires)
+    words = ("cancel", "--expired", "--mark-revoked")
+    [would] = map(json.loads, site.run(*words, "--dry-run", "--json", app=app).stdout.splitlines())
+    assert (would["messages"], would["untold"]) == (1, 2)
+    result = site.run(*words, "--yes", app=app)
+    assert (result.exit_code, result.stdout) == (0, "Cancelled 1 message.\n")
+    assert result.stderr == (
+        "2 expired tasks stay for a worker: they may be parts of a chord, which cannot be told, because "
+        "their bodies cannot be read.\n"
+    )
+    app.close()
 
 
 def test_beside_ids_it_is_an_error(site: Site) -> None:

@@ -67,6 +67,8 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
     assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
+    sizes = [of_queue.pop(f'redisdelay_queue_bytes{{state="{state}"}}') for state in OF_MESSAGES]
+    assert [bool(size) for size in sizes] == [True, True, True, False, True]
     counts = {**dict.fromkeys(OF_MESSAGES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
     assert of_queue == {
         **{f'redisdelay_queue_messages{{state="{state}"}}': count for state, count in counts.items()},

@@ -92,6 +92,8 @@ STEERING: tuple[tuple[str, ...], ...] = (
     ("list", "--state", f"no{HOSTILE}"),
     ("list", "--task", f"no{HOSTILE}"),
     ("timeline", "--by", f"no{HOSTILE}"),
+    ("memory",),
+    ("memory", "-Q", f"no{HOSTILE}"),
     ("reschedule", ID, "--eta", f"no{HOSTILE}"),
     ("reschedule", ID, "--countdown", "3600"),
     ("remove", "-Q", QUEUE, "--state", "dead", "--task", TASK.replace(SURROGATE, "")),

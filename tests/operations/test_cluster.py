@@ -189,3 +189,17 @@ def test_forwarder(app: Celery, access: Access, cluster_site: Site) -> None:
     channel = cluster_site.channel()
     inbox = Inbox(channel, *QUEUES, on_message=virtual.Message.ack)
     drain(channel.connection.client, lambda: len(inbox) == COUNT)
+
+
+def test_what_fills_it(app: Celery, cluster_site: Site) -> None:
+    send_to_all(app)
+    send_to_all(app, countdown=60)
+    bury_in_all(cluster_site)
+    send_to_all(app)
+    with Messages(app) as messages:
+        found = messages.memory()
+    assert {(each.queue, each.state, each.messages) for each in found.tasks} == {
+        (queue, state, 1) for queue in QUEUES for state in ("ready", "scheduled", "dead")
+    }
+    assert all(each.bytes > 300 for each in found.tasks)
+    assert len(found.servers) == 3

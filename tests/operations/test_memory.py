@@ -1,138 +1,415 @@
-"""How full a server is, and of what: whose limit comes first."""
+"""What fills Redis: bytes by queue, state and task, the rest of the database, and when it is full."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
+import random
+import string
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from celery import Celery
+from kombu import pools
 
-from kombu_redisdelay.operations import memory as module
-from kombu_redisdelay.operations.cgroup import memory_limit
-from kombu_redisdelay.operations.doctor.finding import Level
-from kombu_redisdelay.operations.doctor.server import _memory
-from kombu_redisdelay.operations.memory import CONTAINER, MACHINE, MAXMEMORY, UNKNOWN, memory_in
+from kombu_redisdelay import Messages, Queues, TaskMemory
+from kombu_redisdelay.operations.forecast import growth, server_fills
+from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
+from kombu_redisdelay.operations.memory import MESSAGES, MemoryUse
+from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
+from kombu_redisdelay.operations.queue_bytes import NOTES
+from kombu_redisdelay.operations.sample import (
+    MESSAGES_PER_READ,
+    NODE_BYTES,
+    REACH,
+    nodes_of,
+    within_reach,
+)
+from tests.finished import OF_MESSAGES
+from tests.operations.kit import GARBAGE, in_each_state, send
+from tests.permissions import allow, documented_rules
+from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
-MIB = 2**20
-#: What a Redis says that has been running for 100 s, on a machine with 1 GiB.
-INFO: dict[str, Any] = {
-    "process_id": 7,
-    "executable": "/usr/local/bin/valkey-server",
-    "uptime_in_seconds": 100,
-    "used_memory": 10 * MIB,
-    "used_memory_rss": 12 * MIB,
-    "mem_not_counted_for_evict": MIB,
-    "maxmemory": 0,
-    "total_system_memory": 1024 * MIB,
-}
+
+@pytest.fixture
+def app(server: RedisServer) -> Iterator[Celery]:
+    """As a user that may look at all keys."""
+    pools.reset()
+    app = Celery("api", broker=server.url(), backend=server.url("redis"), set_as_current=False)
+    yield app
+    app.close()
 
 
-@pytest.fixture(scope="module")
-def info() -> Iterator[dict[str, Any]]:
-    with RedisServer() as server, server.client() as client:
-        yield dict(client.info())
+#: How far an estimate may be off.
+NEARLY = 0.25
+
+#: Task -> characters of its argument, and how many there are: many small ones, and few that are large.
+KINDS = {"small": (200, 9000), "medium": (1500, 2000), "large": (40_000, 250)}
 
 
-def tree(
-    root: Path,
-    groups: str,
-    limits: dict[str, str] | None = None,
-    *,
-    name: str = "valkey-server",
-    age: float = 100,
-) -> Path:
-    """The files of Linux about process 7.
-
-    Arguments:
-        limits: path of a control group -> its limit in version 2.
-    """
-    ticks = round((1000 - age) * os.sysconf("SC_CLK_TCK"))
-    fields = " ".join(["S", *["0"] * 18, str(ticks), "0"])
-    files = {"proc/uptime": "1000.00 1.00", "proc/7/stat": f"7 ({name}) {fields}", "proc/7/cgroup": groups}
-    for group, limit in (limits or {}).items():
-        files[f"sys/fs/cgroup/{group}/memory.max"] = limit
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text + "\n")
-    return root
+def text(length: int) -> str:
+    """Something that cannot be compressed much."""
+    return "".join(random.choices(string.ascii_letters + string.digits, k=length))
 
 
-def limit(root: Path) -> int | None:
-    return memory_limit(7, "valkey-server", 100, root)
+def bodies(site: Site, app: Celery, task: str, length: int) -> list[bytes]:
+    """Some messages of a task."""
+    for _ in range(5):
+        app.send_task(task, [text(length)])
+    found: list[bytes] = site.redis.lrange("celery", 0, -1)
+    site.redis.delete("celery")
+    return found
 
 
-class TestLimitOfAProcess:
-    def test_of_its_container(self, tmp_path: Path) -> None:
-        assert limit(tree(tmp_path, "0::/pod/redis", {"pod/redis": str(512 * MIB)})) == 512 * MIB
-
-    def test_the_least_of_those_around_it(self, tmp_path: Path) -> None:
-        limits = {"pod/redis": "max", "pod": str(256 * MIB), "": str(512 * MIB)}
-        assert limit(tree(tmp_path, "0::/pod/redis", limits)) == 256 * MIB
-
-    def test_from_within_a_container(self, tmp_path: Path) -> None:
-        assert limit(tree(tmp_path, "0::/", {"": str(512 * MIB)})) == 512 * MIB
-
-    def test_of_version_1(self, tmp_path: Path) -> None:
-        """Whose container sees its own group only, under another path."""
-        tree(tmp_path, "5:cpu:/docker/1\n4:memory:/docker/1\n0::/")
-        group = tmp_path / "sys/fs/cgroup/memory"
-        group.mkdir(parents=True)
-        (group / "memory.limit_in_bytes").write_text(f"{512 * MIB}\n")
-        assert limit(tmp_path) == 512 * MIB
-        (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-        assert limit(tmp_path) is None
-
-    @pytest.mark.parametrize("other", [{"name": "python"}, {"age": 90}], ids=str)
-    def test_not_of_another_process_with_its_number(self, tmp_path: Path, other: dict[str, Any]) -> None:
-        """The server runs on another machine, or in another container."""
-        assert limit(tree(tmp_path, "0::/", {"": str(512 * MIB)}, **other)) is None
-
-    def test_nothing_is_known_elsewhere(self, tmp_path: Path) -> None:
-        assert limit(tmp_path) is None
-        assert limit(tree(tmp_path, "0::/", {"": "max"})) is None
-
-    def test_the_real_process_is_found(self, info: dict[str, Any], tmp_path: Path) -> None:
-        """Its group may have no limit here: so it gets one."""
-        pid = info["process_id"]
-        executable = Path(info["executable"]).name
-        tree(tmp_path, "", {"": str(512 * MIB)})
-        (tmp_path / "sys/fs/cgroup/memory").mkdir()
-        (tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes").write_text(str(512 * MIB))
-        (tmp_path / f"proc/{pid}").mkdir()
-        for name in ("uptime", f"{pid}/stat", f"{pid}/cgroup"):
-            (tmp_path / "proc" / name).write_text((Path("/proc") / name).read_text())
-        assert memory_limit(pid, executable, info["uptime_in_seconds"], tmp_path) == 512 * MIB
-        assert memory_limit(pid, executable, info["uptime_in_seconds"] + 60, tmp_path) is None
+def fill(site: Site, app: Celery, state: str) -> dict[str, int]:
+    """Put messages of all KINDS into a state, mixed. Returns how many bytes each task takes."""
+    keys = site.keys("celery")
+    each = [
+        (task, message)
+        for task, (length, count) in KINDS.items()
+        for message in bodies(site, app, task, length)
+        for _ in range(count // 5)
+    ]
+    random.shuffle(each)
+    with site.redis.pipeline(transaction=False) as pipe:
+        for number, (task, message) in enumerate(each):
+            for key in ("", f"only {task}:"):
+                if state == "ready":
+                    pipe.lpush(f"{key}{keys.ready}", message)
+                else:
+                    pipe.hset(f"{key}{keys.messages}", f"{number:036}", b"0:" + message)
+                    pipe.zadd(f"{key}{keys.schedule}", {f"{number:036}": 9e12 + number})
+            if number % 1000 == 0:
+                pipe.execute()
+        pipe.execute()
+    found = {}
+    for task in KINDS:
+        alone = [f"only {task}:{key}" for key in (keys.ready, keys.messages, keys.schedule)]
+        found[task] = sum(site.redis.memory_usage(key, samples=0) or 0 for key in alone)
+        site.redis.delete(*alone)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("said", "container", "expected", "level"),
-    [
-        ({}, None, (10, 1024, MACHINE), Level.OK),
-        ({"total_system_memory": 11 * MIB}, None, (10, 11, MACHINE), Level.WARNING),
-        ({"process_id": 1}, None, (10, 0, UNKNOWN), Level.WARNING),
-        ({}, 512, (12, 512, CONTAINER), Level.WARNING),
-        ({"process_id": 1, "maxmemory": 512 * MIB}, None, (9, 512, MAXMEMORY), Level.OK),
-        ({"maxmemory": 512 * MIB}, 1024, (9, 512, MAXMEMORY), Level.OK),
-        ({"maxmemory": 900 * MIB}, 1024, (9, 900, MAXMEMORY), Level.WARNING),
-        ({"maxmemory": 10 * MIB}, 1024, (9, 10, MAXMEMORY), Level.WARNING),
-        ({"maxmemory": 8 * MIB}, 1024, (9, 8, MAXMEMORY), Level.WRONG),
-    ],
-)
-def test_whose_limit_counts(
-    said: dict[str, Any],
-    container: int | None,
-    expected: tuple[int, int, str],
-    level: Level,
-    monkeypatch: pytest.MonkeyPatch,
+def by_task(found: MemoryUse) -> dict[str | None, TaskMemory]:
+    tasks = {each.task: each for each in found.tasks}
+    assert len(tasks) == len(found.tasks)
+    return tasks
+
+
+def of_state(found: MemoryUse, state: str) -> int:
+    return sum(each.bytes for each in found.states if each.state == state)
+
+
+@pytest.mark.many_messages
+@pytest.mark.parametrize("state", ["ready", "scheduled"])
+class TestManyMessages:
+    def test_small_ones_and_few_large_ones(
+        self, site: Site, app: Celery, messages: Messages, state: str
+    ) -> None:
+        expected = fill(site, app, state)
+        found = messages.memory()
+        tasks = by_task(found)
+        for task, size in expected.items():
+            assert size > 0.1 * sum(expected.values()), "it is one of those that must be right"
+            assert tasks[task].bytes == pytest.approx(size, rel=NEARLY)
+            assert tasks[task].messages == pytest.approx(KINDS[task][1], rel=2 * NEARLY)
+            assert tasks[task].state == state
+            assert tasks[task].largest > KINDS[task][0]
+        assert of_state(found, state) == pytest.approx(sum(expected.values()), rel=NEARLY)
+
+    def test_what_is_read_is_bounded(self, site: Site, app: Celery, messages: Messages, state: str) -> None:
+        fill(site, app, state)
+        before = site.redis.config_get("slowlog-*")
+        site.redis.config_set("slowlog-log-slower-than", 0)
+        site.redis.config_set("slowlog-max-len", 10_000)
+        try:
+            site.redis.slowlog_reset()
+            messages.memory()
+            log = [entry["command"].split() for entry in site.redis.slowlog_get(10_000)]
+        finally:
+            for name, value in before.items():
+                site.redis.config_set(name, value)
+        reads = [words for words in log if words[0] in (b"LRANGE", b"HRANDFIELD", b"HSCAN")]
+        # Large ones are rare, so it looks again.
+        assert len(reads) <= 4 * MESSAGES / MESSAGES_PER_READ + 2
+        assert all(
+            int(words[3]) - int(words[2]) < MESSAGES_PER_READ for words in reads if words[0] == b"LRANGE"
+        )
+        assert all(-int(words[2]) <= MESSAGES_PER_READ for words in reads if words[0] == b"HRANDFIELD")
+        assert len(log) < len(reads) + 200
+
+
+def test_large_ones_that_were_not_read_are_not_said_to_be_others(
+    site: Site, app: Celery, messages: Messages
 ) -> None:
-    monkeypatch.setattr(module, "memory_limit", lambda *process: container and container * MIB)
-    memory = memory_in({**INFO, **said})
-    assert (memory.used // MIB, memory.limit // MIB, memory.of_what) == expected
-    finding = _memory(memory)
-    assert finding.level is level
-    assert expected[2] in finding.found
-    assert bool(finding.advice) == (level is not Level.OK)
+    [small, *_] = bodies(site, app, "small", 100)
+    site.redis.lpush("celery", *[small] * 20_000)
+    [large, *_] = bodies(site, app, "large", 2_000_000)
+    site.redis.lpush("celery", *[small] * 20_000)
+    for _ in range(40):
+        site.redis.linsert("celery", "BEFORE", small, large)
+    expected = site.redis.memory_usage("celery", samples=0)
+    found = messages.memory()
+    assert found.bytes == pytest.approx(expected, rel=0.01)
+    of_small = sum(each.bytes for each in found.tasks if each.task == "small")
+    assert of_small < 2 * 40_000 * len(small)
+
+
+def test_each_state(site: Site, app: Celery, messages: Messages) -> None:
+    in_each_state(site, app)
+    found = messages.memory()
+    assert {each.state: each.messages for each in found.states if each.state != NOTES} == dict.fromkeys(
+        OF_MESSAGES, 1
+    )
+    assert {(each.state, each.task, each.messages, each.seen) for each in found.tasks} == {
+        (state, "shop.close", 1, 1) for state in OF_MESSAGES
+    }
+    assert all(each.largest_id == each.state for each in found.tasks)
+    assert all(each.bytes > each.largest // 2 > 200 for each in found.tasks)
+    assert of_state(found, NOTES) > 0
+
+
+def test_what_is_no_task(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a")
+    message = site.redis.lindex("celery", 0).replace(b'"task": "shop.close", ', b"")
+    site.redis.delete("celery")
+    site.redis.lpush("celery", message, GARBAGE, b"{}", b"[" * 100_000)
+    found = messages.memory()
+    assert {each.kind: (each.task, each.messages) for each in found.tasks} == {
+        "no task": (None, 1),
+        "not a message": (None, 3),
+    }
+
+
+def test_nothing(site: Site, messages: Messages) -> None:
+    found = messages.memory()
+    assert (found.states, found.tasks, found.bytes) == ([], [], 0)
+
+
+def test_one_queue(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a", queue="one")
+    send(app, "b", queue="two")
+    site.redis.set("something", "else")
+    found = messages.memory("one")
+    assert {each.queue for each in found.tasks} == {each.queue for each in found.states} == {"one"}
+    assert found.others == []
+    assert "other queues, and the rest of the database" in found.not_looked_at
+    assert {each.queue for each in messages.memory(["one", "two"]).tasks} == {"one", "two"}
+
+
+def test_small_states_are_not_read(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu_redisdelay.operations.memory.MOST_STATES", 1)
+    [message, *_] = bodies(site, app, "large", 50_000)
+    send(app, "a", queue="small")
+    site.redis.lpush("celery", *[message] * 10)
+    found = messages.memory()
+    assert {(each.queue, each.kind) for each in found.tasks} == {("celery", "task"), ("small", "unseen")}
+    assert "the messages of 1 small states of queues: 1 in all" in found.not_looked_at
+
+
+def test_a_fair_queue(site: Site, app: Celery, messages: Messages) -> None:
+    with Queues(app) as queues:
+        queues.make_fair("celery")
+    channel = site.channel()
+    for number in range(30):
+        send(app, f"{number}", headers={"x-key": f"tenant {number % 3}"})
+    # Who looks for more has all sorted in.
+    assert channel.basic_get("celery") is not None
+    [ready] = [each for each in messages.memory().tasks if each.state == "ready"]
+    assert (ready.task, ready.messages, ready.seen) == ("shop.close", 29, 29)
+    assert ready.bytes > 29 * ready.largest * 0.9
+
+
+def test_partitions(server: RedisServer) -> None:
+    options = {"partitions": {"celery": 3}}
+    app = Celery("api", broker=server.url(), set_as_current=False)
+    app.conf.broker_transport_options = options
+    send(app, *map(str, range(30)))
+    with Messages(app) as messages:
+        [task] = messages.memory().tasks
+        assert (task.queue, task.messages) == ("celery", 30)
+        [partition] = messages.memory("celery#1").tasks
+        assert partition.queue == "celery#1"
+        assert 0 < partition.messages < 30
+    app.close()
+
+
+def test_what_has_expired(site: Site, app: Celery, messages: Messages) -> None:
+    late = datetime.now(timezone.utc) - timedelta(hours=1)
+    send(app, "a", "b", "c", expires=late)
+    send(app, "d", "other", task="other")
+    found = messages.memory()
+    tasks = by_task(found)
+    assert (tasks["shop.close"].expired, tasks["other"].expired) == (1.0, 0.0)
+    [state] = [each for each in found.states if each.state == "ready"]
+    assert state.expired == pytest.approx(0.6)
+
+
+class TestZlib:
+    def size(self, site: Site, app: Celery, messages: Messages, argument: Any, **options: Any) -> TaskMemory:
+        site.redis.flushdb()
+        for _ in range(20):
+            app.send_task("t", [argument], **options)
+        [task] = messages.memory("celery").tasks
+        assert task.bytes_with_zlib is not None
+        return task
+
+    @pytest.mark.parametrize(
+        "argument", [["order 12, paid"] * 200, ["order 12, paid"] * 20_000, "x" * 50_000, "a"]
+    )
+    def test_it_is_as_it_would_be(self, site: Site, app: Celery, messages: Messages, argument: Any) -> None:
+        told = self.size(site, app, messages, argument).bytes_with_zlib
+        would = self.size(site, app, messages, argument, compression="zlib").bytes
+        assert told == pytest.approx(would, rel=0.2)
+
+    def test_what_is_compressed_stays(self, site: Site, app: Celery, messages: Messages) -> None:
+        task = self.size(site, app, messages, ["order"] * 1000, compression="zlib")
+        assert task.bytes_with_zlib == task.bytes
+
+    def test_a_body_that_says_that_it_is_in_base64(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a")
+        message = site.redis.rpop("celery")
+        start = message.index(b'"body": "')
+        site.redis.lpush("celery", message[: start + 9] + b"\\ud800" + message[start + 9 :])
+        [task] = messages.memory().tasks
+        assert task.bytes_with_zlib == task.bytes
+
+
+class TestForbidden:
+    @pytest.fixture
+    def limited(self, server: RedisServer) -> Iterator[Messages]:
+        rules = [rule for rule in documented_rules("celery") if rule not in ("+memory|usage", "+hrandfield")]
+        app = Celery("limited", broker=allow(server, *rules), set_as_current=False)
+        with Messages(app) as messages:
+            yield messages
+        app.close()
+
+    def test_it_is_about_the_number_times_the_mean(
+        self, app: Celery, limited: Messages, messages: Messages
+    ) -> None:
+        send(app, *map(str, range(100)))
+        exact, found = messages.memory("celery"), limited.memory("celery")
+        [state] = [each for each in found.states if each.state == "ready"]
+        assert state.is_about
+        assert state.bytes == pytest.approx(of_state(exact, "ready"), rel=NEARLY)
+        assert not any(each.is_about for each in exact.states)
+
+    def test_many_scheduled_ones_cannot_be_read(
+        self, app: Celery, limited: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kombu_redisdelay.operations.memory.MESSAGES", 10)
+        monkeypatch.setattr("kombu_redisdelay.operations.memory.LEAST_MESSAGES", 10)
+        send(app, *map(str, range(50)), countdown=60)
+        found = limited.memory()
+        assert any("hrandfield" in what.lower() for what in found.not_looked_at)
+        assert any("rest of the database" in what for what in found.not_looked_at)
+        assert [each.kind for each in found.tasks] == ["unseen"]
+
+
+def test_the_rest_of_the_database(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a")
+    client = site.redis
+    for number in range(10):
+        client.set(f"celery-task-meta-{number}", "x" * 1000)
+    client.rpush("0af1.reply.celery.pidbox", "x" * 500)
+    client.hset("unacked", "tag", "x" * 20_000)
+    client.zadd("unacked_index", {"tag": 1})
+    client.lpush("of another program", "x" * 5000)
+    others = {each.what: each for each in messages.memory().others}
+    assert (others[RESULTS].keys, others[REPLIES].keys, others[STOCK].keys, others[OTHERS].keys) == (
+        *(10, 1, 2, 1),
+    )
+    assert others[RESULTS].bytes == sum(client.memory_usage(f"celery-task-meta-{n}") for n in range(10))
+    assert others[STOCK].bytes == pytest.approx(20_000, rel=NEARLY)
+    assert list(others) == [each.what for each in sorted(others.values(), key=lambda each: -each.bytes)]
+
+
+def test_another_database_is_named(server: RedisServer, site: Site, messages: Messages) -> None:
+    with server.client(db=3) as client:
+        client.set("a", "b")
+        assert any("db3" in what for what in messages.memory().not_looked_at)
+        client.flushdb()
+
+
+class TestForecast:
+    def history(self, now_s: float, **counts: int) -> QueueHistory:
+        start = datetime.fromtimestamp(now_s - 1800, timezone.utc)
+        periods = [Period(start, 1800, Counts(**counts))]
+        return QueueHistory("celery", Counts(), 0, periods, periods)
+
+    @pytest.mark.parametrize(
+        ("counts", "more"),
+        [
+            ({"published": 3600}, 3600),
+            ({"published": 3600, "delivered": 1800}, 1800),
+            ({"published": 100, "delivered": 200, "failures": 100}, 0),
+            ({"published": 100, "delivered": 100, "failed": 20}, 20),
+            ({"delivered": 100}, -100),
+        ],
+    )
+    def test_by_how_much_it_grows(self, counts: Mapping[str, int], more: int) -> None:
+        now_s = 1_800_000_000.0
+        assert growth(self.history(now_s, **counts), now_s) == pytest.approx(more / 1800)
+
+    def test_when_it_is_full(self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+        history = self.history(messages.store.now_ms() / 1000, published=1800)
+        monkeypatch.setattr(
+            "kombu_redisdelay.operations.forecast.queue_history", lambda store, queues: [history]
+        )
+        used = int(site.redis.info("memory")["used_memory"])
+        site.redis.config_set("maxmemory", used + 10_000_000)
+        try:
+            [server], without = server_fills(messages.store, {"celery": 1000})
+        finally:
+            site.redis.config_set("maxmemory", 0)
+        assert (server.is_limited, without) == (True, [])
+        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
+        assert server.full_in == pytest.approx(10_000, rel=0.3)
+        [server], _ = server_fills(messages.store, {"celery": 1000})
+        assert (server.is_limited, server.full_in) == (False, None)
+
+    def test_without_a_history_nobody_knows(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a")
+        site.redis.config_set("maxmemory", "1gb")
+        try:
+            found = messages.memory()
+        finally:
+            site.redis.config_set("maxmemory", 0)
+        [server] = found.servers
+        assert (server.is_limited, server.bytes_per_hour, server.full_in) == (True, None, None)
+        assert any("no history: celery" in what for what in found.not_looked_at)
+
+
+def test_arguments_are_not_told(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a", kwargs={"password": "secret"})
+    assert "secret" not in repr(messages.memory())
+
+
+class TestReach:
+    """Nothing is read far from both ends of a long list: Redis would walk over it for too long."""
+
+    def test_of_a_short_list_all_is_within_reach(self) -> None:
+        assert [within_reach(index, 1000, 1000) for index in range(1000)] == list(range(1000))
+
+    def test_of_a_long_list_the_middle_is_not(self) -> None:
+        length, mean = 10_000_000, 2000
+        reach = REACH * NODE_BYTES / mean
+        found = [within_reach(index, length, mean) for index in range(0, length, 997)]
+        assert all(index <= reach or index >= length - reach - 1 for index in found)
+        assert sum(index < length / 2 for index in found) == pytest.approx(len(found) / 2, rel=0.1)
+        assert nodes_of(length, mean) > 2 * REACH
+
+
+def test_it_is_said_that_the_middle_was_not_read(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sample", "memory"):
+        monkeypatch.setattr(f"kombu_redisdelay.operations.{module}.REACH", 10)
+    [message, *_] = bodies(site, app, "small", 1000)
+    site.redis.lpush("celery", *[message] * 3000)
+    found = messages.memory()
+    assert "the middle of the long list of ready messages of celery" in found.not_looked_at
+    assert by_task(found)["small"].bytes == pytest.approx(found.bytes, rel=0.01)

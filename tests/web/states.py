@@ -41,6 +41,7 @@ PAGES = (
     f"/queue?name={LONG}",
     "/keys?name=celery",
     f"/keys?name={LONG}",
+    "/memory",
     "/doctor",
     "/nothing",
 )

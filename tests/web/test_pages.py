@@ -77,6 +77,17 @@ def test_the_overview_says_how_full_redis_is(viewer: Viewer, site: Site) -> None
     assert "it is full, and publishing fails" in text
 
 
+def test_what_fills_redis(viewer: Viewer, site: Site) -> None:
+    ready(site, "a", "b", task="shop.render")
+    scheduled(site, "c", task="<b>bold</b>\x1b[2J")
+    page = viewer.open("/memory")
+    assert page.heading == "What fills Redis"
+    assert "shop.render" in page.text
+    assert "<b>bold</b>" in page.text
+    assert "\x1b" not in page.source
+    assert "<b>bold" not in page.source
+
+
 def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:
     scheduled(site, "s")
     source = viewer.open("/").source

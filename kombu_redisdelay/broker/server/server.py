@@ -48,6 +48,9 @@ class OneServer(Protocol):
             RedisError: the connection failed, or the server refused.
         """
 
+    def call_all(self, *commands: Command) -> list[Any]:
+        """As :meth:`Server.call_all`."""
+
     def info(self, section: str = "everything") -> Mapping[str, Any]:
         """What the server says of itself: a *section* of ``INFO``, or all of them."""
 

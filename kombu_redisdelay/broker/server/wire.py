@@ -67,13 +67,14 @@ def unpacked(command: Command) -> list[str | bytes | float]:
 #: Commands that we use and that have no key.
 KEYLESS = frozenset(("PING", "SCRIPT", "TIME", "WAIT"))
 
-#: Where the first key of a script comes: after its digest or text, and the number of its keys.
-_FIRST_OF_SCRIPT = 3
+#: Where the first key of these commands comes: behind the digest or text of a script and the number of its
+#: keys, or behind a subcommand.
+_FIRST_KEY = {"EVAL": 3, "EVALSHA": 3, "MEMORY": 2}
 
 
 def first_key(command: Command) -> str:
     """The first key of *command*, which has one."""
-    key = command[_FIRST_OF_SCRIPT if command[0] in ("EVAL", "EVALSHA") else 1]
+    key = command[_FIRST_KEY.get(str(command[0]), 1)]
     return key.first if isinstance(key, Packed) else str(key)
 
 

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, 
 from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.doctor.filling import check_filling
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.leases import check_lease
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
@@ -115,6 +116,7 @@ def _check_rest(
         *_as_far_as_allowed(
             "queues", check_queues(store, examined, access.options, access.app, declared, stranded)
         ),
+        *_as_far_as_allowed("what fills Redis", check_filling(access)),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]
 

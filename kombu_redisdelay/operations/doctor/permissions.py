@@ -34,6 +34,9 @@ _MANY = 100
 #: Refusals that a finding names. Its rules are for all of them.
 MOST_NAMED = 8
 
+#: Commands whose second word is a part of their name.
+_WITH_SUBCOMMANDS = "SCRIPT", "CLUSTER", "MEMORY"
+
 _BEGIN, _END = Use(("MULTI",)), Use(("EXEC",))
 
 
@@ -48,7 +51,9 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
     for use, error in chain.from_iterable(refusals):
         # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:
-            name = "|".join(map(str, use.command[: 2 if use.command[0] in ("SCRIPT", "CLUSTER") else 1]))
+            name = "|".join(
+                map(str, use.command[: 2 if use.command[0] in ("SCRIPT", "CLUSTER", "MEMORY") else 1])
+            )
             commands[name] = f"+{name.lower()}"
         elif "channel" in error:
             channels[use.of] = use.rule

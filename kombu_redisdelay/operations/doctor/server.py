@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
-from kombu_redisdelay.operations.memory import CONTAINER, UNKNOWN, Memory, mebibytes, memory_in
+from kombu_redisdelay.operations.server_memory import CONTAINER, UNKNOWN, ServerMemory, mebibytes, memory_in
 from kombu_redisdelay.words import number_of
 
 OLDEST_VERSION = (6, 2)
@@ -128,7 +128,7 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
     return warning(check, "snapshots only: a crash loses what came after the last one", advice)
 
 
-def _eviction(memory: Memory) -> Finding:
+def _eviction(memory: ServerMemory) -> Finding:
     evicted = evicted_by(memory.policy)
     if not evicted:
         return ok("eviction", f"maxmemory-policy {memory.policy}")
@@ -139,7 +139,7 @@ def _eviction(memory: Memory) -> Finding:
     )
 
 
-def _memory(memory: Memory) -> Finding:
+def _memory(memory: ServerMemory) -> Finding:
     check, found = "memory", str(memory)
     if memory.is_full:
         advice = "Give it more. Workers go on, and messages that wait can be cancelled."

@@ -37,6 +37,7 @@ _WITH_ANY: Mapping[str, _Arguments] = {
     "PEXPIRE": (60_000,),
     "DEL": (),
     "UNLINK": (),
+    "MEMORY USAGE": (),
 }
 _WITH: Mapping[str, Mapping[str, _Arguments]] = {
     "list": {
@@ -57,6 +58,7 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
         "HEXISTS": ("",),
         "HSTRLEN": ("",),
         "HSCAN": (0,),
+        "HRANDFIELD": (-1,),
         "HSET": ("", ""),
         "HSETNX": ("", ""),
         "HINCRBY": ("", 1),
@@ -154,5 +156,5 @@ def _rule_of_all(store: Store, queue: Name) -> str:
 
 def _of_key(key: str, kind: str, rule: str) -> Iterator[Use]:
     for command, arguments in {**_WITH_ANY, **_WITH[kind]}.items():
-        yield Use((command, key, *arguments), key, rule)
+        yield Use((*command.split(), key, *arguments), key, rule)
     yield Use(("EVALSHA", _NO_SCRIPT, 1, key), key, rule)

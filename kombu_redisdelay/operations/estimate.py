@@ -1,0 +1,240 @@
+"""Estimates from a sample of messages which task holds how many bytes."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from statistics import fmean, median, pvariance
+from typing import Any
+
+#: What a message is: a task, a message that is no task, or something else that another program has written.
+#: *UNSEEN* is what must be there, because Redis says so, and was not among those that were read.
+TASK, NO_TASK, NOT_A_MESSAGE, UNSEEN = "task", "no task", "not a message", "unseen"
+
+#: So many times the median is large. Of those there may be few in the sample, or none.
+LARGE = 8
+
+#: With fewer large ones than this, it is worth to look for more.
+ENOUGH = 20
+
+#: The allocator takes about this part more than the messages need, give or take as much. If Redis says more
+#: than *CERTAINLY*, there are larger messages than those that were read.
+ROUNDING, CERTAINLY = 0.05, 0.25
+
+#: Characters of a body that are compressed, and how many messages of a task are.
+CHARACTERS_COMPRESSED, MESSAGES_COMPRESSED = 64 * 1024, 20
+
+#: What a message gets when it is compressed.
+_HEADER = len(', "compression": "application/x-gzip"')
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A message that was read.
+
+    Attributes:
+        kind: :data:`TASK`, :data:`NO_TASK` or :data:`NOT_A_MESSAGE`.
+        task: the name of its task; ``None`` if it is none.
+        size: bytes that it takes.
+        has_expired: whether a worker would discard it.
+        saved: how many of its bytes zlib would save; ``None`` if that was not tried.
+    """
+
+    kind: str
+    task: str | None
+    id: str
+    size: int
+    has_expired: bool
+    saved: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the messages of one kind hold.
+
+    Attributes:
+        bytes, messages: about how much, and how many.
+        expired: which part of them has expired.
+        saved: which part of the bytes zlib would save; ``None`` if that is unknown.
+        largest, largest_id: bytes of the largest one that was read, and its id.
+        seen: how many were read.
+    """
+
+    kind: str
+    task: str | None
+    bytes: float
+    messages: float
+    expired: float
+    saved: float | None
+    largest: int
+    largest_id: str
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All messages of a state.
+
+    Attributes:
+        messages: how many there are.
+        bytes: how many bytes of Redis they take; ``None`` if that is unknown.
+        exact: of how many of them Redis has counted the bytes, to tell that.
+        each: bytes that each takes beside itself, in the keys that lead to it.
+    """
+
+    messages: int
+    bytes: int | None
+    exact: int
+    each: float
+
+    @property
+    def own(self) -> float | None:
+        """Bytes of the messages themselves."""
+        return None if self.bytes is None else max(0.0, self.bytes - self.each * self.messages)
+
+
+def large_from(looked: Sequence[Looked]) -> float:
+    """From how many bytes on a message is large."""
+    return LARGE * median(one.size for one in looked)
+
+
+def lacks_large(looked: Sequence[Looked], whole: Whole) -> bool:
+    """Whether there are large messages, and too few of them were read to tell what they are."""
+    if not looked or whole.own is None or len(looked) >= whole.messages:
+        return False
+    limit = large_from(looked)
+    large = [one for one in looked if one.size > limit]
+    rest = _rest([one for one in looked if one.size <= limit], len(looked), whole)
+    return len(large) < ENOUGH and (bool(large) or rest > 0)
+
+
+def shares(
+    looked: Sequence[Looked], whole: Whole, more: Sequence[Looked] = (), others: int = 0
+) -> list[Share]:
+    """What each task holds, by the messages that were *looked* at.
+
+    Arguments:
+        more: other large ones.
+        others: among how many other messages these were found.
+    """
+    if not looked:
+        of_all = Share(UNSEEN, None, whole.bytes or 0, whole.messages, 0.0, None, 0, "", 0)
+        return [of_all] if whole.messages else []
+    limit = large_from(looked)
+    small = [one for one in looked if one.size <= limit]
+    large = [*(one for one in looked if one.size > limit), *more]
+    for_small, for_large = whole.messages / len(looked), whole.messages / (len(looked) + others)
+    unseen = 0.0
+    if whole.own is not None and large:
+        factor = _of_large(small, large, len(looked), others, whole) / (_bytes(large) * for_large)
+        for_large *= factor
+        rest = max(0.0, whole.own - _bytes(large) * for_large)
+        is_exact = whole.exact >= whole.messages
+        for_small *= rest / (_bytes(small) * for_small) if is_exact else 1 + ROUNDING
+    elif whole.own is not None:
+        unseen = _rest(small, len(looked), whole)
+        for_small *= (whole.own - unseen) / (_bytes(small) * for_small)
+    found: dict[tuple[str, str | None], list[tuple[Looked, float]]] = {}
+    for some, each in ((small, whole.messages / len(looked)), (large, for_large)):
+        for one in some:
+            found.setdefault((one.kind, one.task), []).append((one, each))
+    factor = for_small * len(looked) / whole.messages
+    rows = [_share(kind, task, some, limit, factor, whole.each) for (kind, task), some in found.items()]
+    if unseen:
+        rows.append(Share(UNSEEN, None, unseen, 0, 0.0, None, 0, "", 0))
+    return rows
+
+
+def _rest(small: Sequence[Looked], looked: int, whole: Whole) -> float:
+    """The bytes that certainly are in larger messages, if no large one was read."""
+    assert whole.own is not None
+    if looked >= whole.messages:
+        return 0.0
+    of_small = _bytes(small) * whole.messages / looked
+    spread = sqrt(pvariance([one.size for one in small]) / len(small)) * whole.messages
+    if whole.own <= of_small * (1 + CERTAINLY) + 4 * spread:
+        return 0.0
+    return whole.own - of_small * (1 + ROUNDING)
+
+
+def _of_large(
+    small: Sequence[Looked], large: Sequence[Looked], looked: int, others: int, whole: Whole
+) -> float:
+    """The bytes of large messages. There are two ways to know: by those that were read, which may be few, and
+    by what the small ones leave of the size of all. Each counts by how sure it is."""
+    assert whole.own is not None
+    read = looked + others
+    by_count = (1 + ROUNDING) * _bytes(large) * whole.messages / read
+    of_small = _bytes(small) * whole.messages / looked
+    rest = max(0.0, whole.own - (1 + ROUNDING) * of_small)
+    sizes = [one.size for one in large]
+    of_one = by_count**2 * (1 + pvariance(sizes) / fmean(sizes) ** 2)
+    doubt = of_one / len(large) if read < whole.messages else 0.0
+    rest_doubt = (ROUNDING * of_small) ** 2
+    if small and looked < whole.messages:
+        rest_doubt += pvariance([one.size for one in small]) * whole.messages**2 / len(small)
+    if whole.exact < whole.messages:
+        rest_doubt += of_one / (whole.exact * len(large) / read)
+    if not rest or not doubt + rest_doubt:
+        return by_count
+    return (by_count * rest_doubt + rest * doubt) / (doubt + rest_doubt)
+
+
+def _bytes(some: Sequence[Looked]) -> float:
+    return float(sum(one.size for one in some))
+
+
+def _share(
+    kind: str,
+    task: str | None,
+    some: Sequence[tuple[Looked, float]],
+    limit: float,
+    factor: float,
+    each: float,
+) -> Share:
+    """
+    Arguments:
+        some: the messages of the task, each with how many there are for it.
+        limit: from how many bytes on they are large.
+        factor: how many bytes the others take for each byte that was read.
+        each: bytes that each takes besides.
+    """
+    ones = [one for one, _ in some]
+    messages = sum(number for _, number in some)
+    holds = sum(one.size * number * (factor if one.size <= limit else 1) for one, number in some)
+    tried = [(one, number) for one, number in some if one.saved is not None]
+    largest = max(ones, key=lambda one: one.size)
+    saved = None
+    if tried:
+        # Of a task whose messages it makes larger, nothing is saved.
+        of_tried = sum(one.size * number for one, number in tried)
+        saved = max(0.0, sum((one.saved or 0.0) * number for one, number in tried) / of_tried)
+    expired = sum(number for one, number in some if one.has_expired) / messages if messages else 0.0
+    return Share(
+        *(kind, task, holds + each * messages, messages, expired, saved),
+        *(largest.size, largest.id, len(ones)),
+    )
+
+
+def saved_by_zlib(message: Mapping[str, Any]) -> tuple[float, int]:
+    """How many bytes a message would be smaller if zlib had compressed it, and how many bytes were
+    compressed to find out. A large one is compressed in part. Nothing is decompressed: one that is
+    compressed already is as small as it gets."""
+    headers, body = message["headers"], message["body"]
+    if headers.get("compression"):
+        return 0.0, 0
+    part = body[: CHARACTERS_COMPRESSED - CHARACTERS_COMPRESSED % 4]
+    raw = part.encode(errors="replace")
+    if message["properties"].get("body_encoding") == "base64":
+        try:
+            raw = b64decode(raw)
+        except NotBase64:
+            return 0.0, 0
+    if not raw:
+        return 0.0, 0
+    written = 4 * ceil(len(zlib.compress(raw)) / 3)
+    return (1 - written / len(part)) * len(body) - _HEADER, len(raw)

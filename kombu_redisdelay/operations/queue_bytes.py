@@ -1,0 +1,183 @@
+"""Asks how many bytes of Redis each state of a queue has, and where its messages are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from redis.exceptions import ResponseError
+
+from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, sorted_in_of
+from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.server.replies import Packer, answers
+from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.sample import HASH, LIST, REACH, Source
+from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
+
+#: Queues that are looked at in one round trip.
+QUEUES_PER_CALL = 50
+
+#: Keys whose memory is asked for in one round trip.
+KEYS_PER_CALL = 500
+
+#: Lists of a fair queue that are looked at: those of the keys with the most messages.
+MOST_KEYS = 500
+
+#: ``MEMORY USAGE`` looks at so many entries of a hash or a zset, or nodes of a list, from its head, and goes
+#: by their mean.
+ENTRY_SAMPLES, LIST_SAMPLES = 5_000, REACH
+
+#: What is noted of a queue beside its messages, as a state: keys that are held, limits, its history.
+NOTES = "notes"
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """One state of a queue, or of a partition.
+
+    Attributes:
+        name: of the queue or partition.
+        state: the name of the state, or :data:`NOTES`.
+        messages: how many there are.
+        bytes: of Redis that they take, with *beside*; ``None`` if ``MEMORY USAGE`` is not allowed.
+        beside: bytes of the keys that lead to them, such as the schedule.
+        sources: the keys that have the messages. Of a fair queue, there may be more.
+        has_all: whether these are all.
+    """
+
+    name: str
+    state: str
+    messages: int
+    bytes: int | None
+    beside: int = 0
+    sources: Sequence[Source] = ()
+    has_all: bool = True
+
+
+def queue_bytes(store: Store, names: Sequence[str]) -> list[StateBytes]:
+    """Each state of these queues or partitions that has something. Makes a few round trips for every
+    :data:`QUEUES_PER_CALL` of them, however many messages there are.
+
+    Raises:
+        ResponseError: a key has something else.
+    """
+    return [
+        each
+        for some in portions(names, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL)
+        for each in _of_some(store, some)
+    ]
+
+
+def ready_sources(store: Store, name: str) -> list[Source]:
+    """The lists with the ready messages of a queue or partition, as :attr:`StateBytes.sources`."""
+    return next((each.sources for each in _parts(store, [name]) if each.state == READY), [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A state of a queue, and its keys.
+
+    Attributes:
+        messages: how many there are.
+        sources: the keys that have them, as :attr:`StateBytes.sources`.
+        beside: its other keys. Some may not exist.
+    """
+
+    name: str
+    state: str
+    messages: int
+    sources: list[Source]
+    beside: Sequence[str]
+
+
+def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
+    """Those that have messages, and the notes."""
+    keys = [store.keys(name) for name in names]
+    consumers = answers(store.server, (("ZRANGE", its.consumers, 0, -1) for its in keys))
+    of_messages = [
+        [
+            *((READY, LIST, key) for key in store.ready_keys(name)),
+            (SCHEDULED, HASH, its.messages),
+            (FAILED, HASH, its.failed_messages),
+            (DEAD, LIST, its.dead),
+            *((UNACKED, HASH, its.unacked(member.decode(errors="replace"))) for member in members),
+        ]
+        for name, its, members in zip(names, keys, consumers, strict=True)
+    ]
+    commands: list[Command] = []
+    for name, asked in zip(names, of_messages, strict=True):
+        commands += [("LLEN" if kind == LIST else "HLEN", key) for _, kind, key in asked]
+        commands.append(asking_for_sorted_in(store, name))
+    replies = iter(answers(store.server, commands))
+    for name, its, asked in zip(names, keys, of_messages, strict=True):
+        sources: dict[str, list[Source]] = {}
+        for (state, kind, key), length in zip(asked, islice(replies, len(asked)), strict=True):
+            if length:
+                sources.setdefault(state, []).append(Source(kind, key, length))
+        counts = {state: sum(each.length for each in some) for state, some in sources.items()}
+        steps = {step: count for step, count in sorted_in_of(store, next(replies)).items() if count > 0}
+        if steps:
+            counts[READY] = counts.get(READY, 0) + sum(steps.values())
+            sources.setdefault(READY, []).extend(_of_keys(store, name, list(steps)))
+        index = {
+            SCHEDULED: (its.schedule, its.duplicates, its.unknown),
+            FAILED: tuple(key for key in its.all_failed if key != its.failed_messages),
+            UNACKED: (its.unacked_keys,),
+        }
+        for state, some in sources.items():
+            yield _Part(name, state, counts[state], some, index.get(state, ()))
+        told = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
+        notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
+        yield _Part(name, NOTES, 0, [], notes)
+
+
+def _of_keys(store: Store, name: str, steps: Sequence[int]) -> list[Source]:
+    """The lists of the greatest keys of a fair queue."""
+    lists = [
+        store.keys(name).key_list(step, key)
+        for key in greatest_keys(store, name, MOST_KEYS)
+        for step in steps
+    ]
+    lengths = answers(store.server, (("LLEN", key) for key in lists))
+    return [Source(LIST, key, length) for key, length in zip(lists, lengths, strict=True) if length]
+
+
+def _of_some(store: Store, names: Sequence[str]) -> Iterator[StateBytes]:
+    parts = list(_parts(store, names))
+    commands: list[Command] = []
+    for part in parts:
+        commands += [_usage(source.key, source.kind) for source in part.sources]
+        commands += [_usage(key) for key in part.beside]
+    usages = memory_usages(store.server, commands)
+    for part in parts:
+        with_messages = _sum(islice(usages, len(part.sources)))
+        beside = _sum(islice(usages, len(part.beside)))
+        looked_at = sum(source.length for source in part.sources)
+        size = None
+        if with_messages is not None and beside is not None:
+            # A fair queue may have more keys.
+            size = beside + round(with_messages * max(1.0, part.messages / max(1, looked_at)))
+        if part.messages or size:
+            yield StateBytes(
+                *(part.name, part.state, part.messages, size),
+                *(beside or 0, part.sources, looked_at >= part.messages),
+            )
+
+
+def _usage(key: str, kind: str = HASH) -> Command:
+    return ("MEMORY", "USAGE", key, "SAMPLES", LIST_SAMPLES if kind == LIST else ENTRY_SAMPLES)
+
+
+def memory_usages(server: Packer, commands: Sequence[Command]) -> Iterator[int | None]:
+    """The bytes in the replies to *commands*, 0 for a key that does not exist, ``None`` where it is not
+    allowed."""
+    for first in range(0, len(commands), KEYS_PER_CALL):
+        for reply in server.call_all(*commands[first : first + KEYS_PER_CALL]):
+            yield None if isinstance(reply, ResponseError) else int(reply or 0)
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    found = list(numbers)
+    return None if None in found else sum(number or 0 for number in found)

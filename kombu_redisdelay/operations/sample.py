@@ -1,0 +1,163 @@
+"""Reads messages of lists and hashes in Redis at random positions."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import ceil
+from random import randrange, shuffle
+from typing import Any, NamedTuple
+
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.store import Store
+
+#: Messages that one command reads, and bytes that it reads on average, at most.
+MESSAGES_PER_READ, BYTES_PER_READ = 8, 64 * 1024
+
+#: Redis keeps a list in nodes of this size. To come to a message, it walks from the nearer end, some 10 to 50
+#: ns for each node: in the memory of a large list, nothing is in a cache.
+NODE_BYTES = 8192
+
+#: No read goes further than so many nodes from an end. All of them together walk over so many, about, but
+#: there are at least *FEWEST_READS*. With fewer reads, each has more messages.
+REACH, WALKED, FEWEST_READS = 100_000, 2_500_000, 25
+
+#: Bytes of a message, where nothing is known of it.
+TYPICAL_BYTES = 1000
+
+#: Commands in a round trip, at most, bytes that they read on average, and nodes that all of them walk over,
+#: about: Redis serves nobody else meanwhile.
+READS_PER_CALL, BYTES_PER_CALL, WALKED_PER_CALL = 40, 1024 * 1024, 300_000
+
+LIST, HASH = "list", "hash"
+
+
+class Source(NamedTuple):
+    """A key in Redis with messages.
+
+    Attributes:
+        kind: :data:`LIST` or :data:`HASH`.
+        length: how many messages it had when it was looked at.
+    """
+
+    kind: str
+    key: str
+    length: int
+
+
+class Sampled(NamedTuple):
+    """A message as it is stored.
+
+    Attributes:
+        field: its field in a hash; empty in a list.
+    """
+
+    field: bytes
+    stored: bytes
+
+
+def nodes_of(length: int, mean_bytes: float) -> float:
+    """About how many nodes a list of *length* messages has."""
+    return length * min(1.0, mean_bytes / NODE_BYTES)
+
+
+def sample(
+    store: Store, sources: Sequence[Source], most: int, most_bytes: int, mean_bytes: float = TYPICAL_BYTES
+) -> Iterator[Sampled]:
+    """Read about *most* messages of *sources*, one queue's, or all of them if there are no more.
+
+    Arguments:
+        most_bytes: to end after so many bytes; those of the last round trip come on top.
+        mean_bytes: how large a message is on average. Of large ones, few are read at a time.
+    """
+    whole = sum(source.length for source in sources)
+    fit = max(1, int(BYTES_PER_READ / mean_bytes))
+    if whole <= most:
+        replies = _read_all(store, sources, min(fit, MESSAGES_PER_READ))
+    else:
+        walk = sum(source.length * _nodes_walked(source, mean_bytes) for source in sources) / whole
+        reads = min(most / MESSAGES_PER_READ, max(FEWEST_READS, WALKED / (1 + walk)))
+        together = min(fit, ceil(most / reads))
+        commands = _commands(sources, most, together, mean_bytes)
+        by_bytes = BYTES_PER_CALL / (together * mean_bytes)
+        replies = _calls(store, commands, min(READS_PER_CALL, by_bytes, WALKED_PER_CALL / (1 + walk)))
+    size = 0
+    for some in replies:
+        yield from some
+        size += sum(len(each.field) + len(each.stored) for each in some)
+        if size > most_bytes:
+            return
+
+
+def _nodes_walked(source: Source, mean_bytes: float) -> float:
+    """The nodes that Redis walks over for a message of *source*, on average."""
+    if source.kind == HASH:
+        return 0.0
+    return min(nodes_of(source.length, mean_bytes) / 4, REACH / 2)
+
+
+def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterator[list[Sampled]]:
+    for kind, key, length in sources:
+        if kind == LIST:
+            commands: list[Command] = [
+                ("LRANGE", key, first, first + together - 1) for first in range(0, length, together)
+            ]
+            yield from _calls(store, commands, BYTES_PER_CALL / BYTES_PER_READ)
+            continue
+        cursor = b"0"
+        while True:
+            [(cursor, flat)] = answers(store.server, [("HSCAN", key, cursor, "COUNT", together)])
+            yield _pairs(flat)
+            if cursor == b"0":
+                break
+
+
+def _commands(sources: Sequence[Source], most: int, together: int, mean_bytes: float) -> list[Command]:
+    """One command in each of many equal stretches: messages often stand beside others of their kind."""
+    ends = list(accumulate(source.length for source in sources))
+    reads = ceil(most / together)
+    stretch = ends[-1] / reads
+    commands: list[Command] = []
+    for number in range(reads):
+        first, behind = int(number * stretch), int((number + 1) * stretch)
+        position = randrange(first, max(first + 1, behind))
+        index = bisect(ends, position)
+        kind, key, length = sources[index]
+        if kind == HASH:
+            commands.append(("HRANDFIELD", key, -together, "WITHVALUES"))
+        else:
+            begin = within_reach(position - (ends[index] - length), length, mean_bytes)
+            commands.append(("LRANGE", key, begin, begin + together - 1))
+    # Reading may end before all is read, and must not have seen the front only.
+    shuffle(commands)
+    return commands
+
+
+def within_reach(index: int, length: int, mean_bytes: float) -> int:
+    """An index of a list, near an end of it if *index* is too far from both."""
+    reach = int(REACH * length / max(REACH, nodes_of(length, mean_bytes)))
+    if index < reach or index >= length - reach:
+        return index
+    near = index % (2 * reach)
+    return near if near < reach else length - 1 - (near - reach)
+
+
+def _calls(store: Store, commands: Sequence[Command], per_call: float) -> Iterator[list[Sampled]]:
+    count = max(1, int(per_call))
+    for first in range(0, len(commands), count):
+        some = commands[first : first + count]
+        for command, reply in zip(some, answers(store.server, some), strict=True):
+            if command[0] == "LRANGE":
+                yield [Sampled(b"", stored) for stored in reply]
+            else:
+                yield _pairs(reply)
+
+
+def _pairs(reply: Sequence[Any]) -> list[Sampled]:
+    """The fields and values in the reply of a hash."""
+    if reply and isinstance(reply[0], (list, tuple)):
+        # RESP3 makes pairs of them.
+        return [Sampled(*pair) for pair in reply]
+    return [Sampled(*pair) for pair in zip(reply[::2], reply[1::2], strict=True)]

@@ -1,0 +1,96 @@
+"""How long ``Messages.memory()`` takes, and how right it is (docs/memory.rst):
+``python -m tools.memory_report``, or with numbers of messages ``python -m tools.memory_report 100000``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from time import perf_counter, process_time
+from typing import Any
+
+from celery import Celery
+
+from kombu_redisdelay import Messages
+from tools.harness.redis_server import RedisServer
+
+#: Task -> characters of its argument, and of 1,000 messages how many are of it.
+KINDS = {"small": (100, 880), "medium": (1000, 117), "large": (100_000, 3)}
+
+#: How often it is measured.
+TIMES = 5
+
+
+def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> dict[str, int]:
+    """Put *count* messages into a state, mixed. Returns how many bytes those of each task have."""
+    chosen, keys = random.Random(1), store.keys("celery")
+    some: dict[str, list[bytes]] = {}
+    for task, (length, _) in KINDS.items():
+        for _ in range(20):
+            app.send_task(task, ["".join(chosen.choices("abcdefghijklmnopqrstuvwxyz ", k=length))])
+            some.setdefault(task, []).append(client.rpop("celery"))
+    sizes = dict.fromkeys(KINDS, 0)
+    tasks = chosen.choices(list(KINDS), [parts for _, parts in KINDS.values()], k=count)
+    pipe = client.pipeline(transaction=False)
+    for number, task in enumerate(tasks):
+        message = chosen.choice(some[task])
+        sizes[task] += len(message)
+        if state == "ready":
+            pipe.lpush(keys.ready, message)
+        else:
+            pipe.hset(keys.messages, f"{number:036}", b"0:" + message)
+            pipe.zadd(keys.schedule, {f"{number:036}": 9e12 + number})
+        if number % 5000 == 0:
+            pipe.execute()
+    pipe.execute()
+    return sizes
+
+
+def cpu_seconds(client: Any) -> float:
+    """Seconds of CPU that the server has used."""
+    told = client.info("cpu")
+    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+
+
+def measure(state: str, count: int) -> None:
+    with RedisServer() as server:
+        app = Celery("measured", broker=server.url(), set_as_current=False)
+        app.conf.broker_transport_options = {"message_size_warning": 0}
+        client: Any = server.client()
+        with Messages(app) as messages:
+            sizes = fill(client, app, messages.store, state, count)
+            client.config_set("slowlog-log-slower-than", 1000)
+            client.config_set("slowlog-max-len", 10_000)
+            client.slowlog_reset()
+            client.config_resetstat()
+            took, errors = [], []
+            ours, theirs = process_time(), cpu_seconds(client)
+            for _ in range(TIMES):
+                began = perf_counter()
+                found = messages.memory()
+                took.append((perf_counter() - began) * 1000)
+                tasks = {each.task: each.bytes for each in found.tasks}
+                # The messages alone are less than what Redis takes for them.
+                factor = sum(sizes.values()) / found.bytes
+                errors.append({task: tasks.get(task, 0) / size * factor - 1 for task, size in sizes.items()})
+            ours, theirs = process_time() - ours, cpu_seconds(client) - theirs
+            slow = sorted(entry["duration"] / 1000 for entry in client.slowlog_get(10_000))
+            command = "lrange" if state == "ready" else "hrandfield"
+            reads = client.info("commandstats")[f"cmdstat_{command}"]
+        used = client.info("memory")["used_memory_human"]
+        app.close()
+    print(f"{count:,} {state}, {used}: ms", *map(round, took), end="; ")
+    print(f"of these CPU {ours / TIMES * 1000:.0f} here and {theirs / TIMES * 1000:.0f} at Redis")
+    print(f"  {reads['calls'] // TIMES} reads of {reads['usec_per_call']:.0f} us", end="; ")
+    print(f"{len(slow)} commands above 1 ms; the slowest ms:", *(f"{each:.1f}" for each in slow[-3:]))
+    for task in KINDS:
+        print(f"  {task}:", *(f"{each[task]:+.0%}" for each in errors))
+
+
+def main() -> None:
+    for count in [int(each) for each in sys.argv[1:]] or [100_000, 1_000_000]:
+        for state in ("ready", "scheduled"):
+            measure(state, count)
+
+
+if __name__ == "__main__":
+    main()
