@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
-from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, is_fair, is_on, iter_keys, sorted_in_of
+from kombu_redisdelay.broker.fair_keys import (
+    KeyState,
+    asking_for_sorted_in,
+    is_fair,
+    is_on,
+    iter_keys,
+    sorted_in_of,
+)
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
-from kombu_redisdelay.broker.walk import walk
+from kombu_redisdelay.broker.walk import Reply, first_pages, walk
 
 #: Messages that Redis looks at in one script to find those that are to be removed: some milliseconds.
 SEARCHED_PER_CALL = 10_000
+
+#: Lists of keys that are begun together.
+LISTS_PER_CALL = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +80,23 @@ class ReadyLists:
             counts.append(in_lists + sum(sorted_in_of(store, next(replies)).values()))
         return counts
 
-    def iter(self, queue: str, texts: Sequence[str] = (), skip: int = 0) -> Iterator[Ready]:
+    def iter(
+        self,
+        queue: str,
+        texts: Sequence[str] = (),
+        skip: int = 0,
+        is_key: Callable[[str], bool] | None = None,
+    ) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
         :func:`~kombu_redisdelay.broker.walk.walk` for what may be included twice.
 
         Arguments:
             texts: only messages that contain one of these texts.
             skip: how many to pass over first.
+            is_key: of what a fair queue has sorted in, only messages of the keys for which it is true.
         """
         if is_fair(self._store, queue):
-            yield from islice(self._iter_fair(queue, texts), skip, None)
+            yield from islice(self._iter_fair(queue, texts, is_key), skip, None)
             return
         server, keys = self._store.server, self._store.ready_keys(queue)
         lengths = answers(server, (("LLEN", key) for key in keys))
@@ -91,17 +108,20 @@ class ReadyLists:
             for entry in walk(server, keys[: index + 1], texts, skip=skipped):
                 yield Ready(queue, step, entry.taken_before, entry.data, entry.is_sure)
 
-    def _iter_fair(self, queue: str, texts: Sequence[str]) -> Iterator[Ready]:
+    def _iter_fair(
+        self, queue: str, texts: Sequence[str], is_key: Callable[[str], bool] | None
+    ) -> Iterator[Ready]:
         """The messages of a fair queue: of each step those of the keys, the one whose turn is next first, and
         then what is not sorted in."""
         server, keys = self._store.server, self._store.keys(queue)
         states = list(iter_keys(self._store, queue))
         has_limits, position = is_on(self._store, queue), 0
         for step in self._store.steps:
-            of_step = [(state.turns.get(step, 0.0), state) for state in states if step in state.ready]
-            for _, state in sorted(of_step, key=itemgetter(0)):
+            of_step = [state for state in states if step in state.ready]
+            of_step.sort(key=lambda state: state.turns.get(step, 0.0))
+            for state, list_, first_page in self._begun(of_step, queue, step, texts, is_key):
                 is_at_limit = has_limits and (state.is_limited or state.paused_ms is not None)
-                for entry in walk(server, [keys.key_list(step, state.key)], texts):
+                for entry in walk(server, [list_], texts, first_page=first_page) if first_page else ():
                     before = position + entry.taken_before
                     yield Ready(
                         queue,
@@ -118,6 +138,24 @@ class ReadyLists:
             for entry in walk(server, [door], texts):
                 yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)
             position += server.call("LLEN", door)
+
+    def _begun(
+        self,
+        states: Iterable[KeyState],
+        queue: str,
+        step: int,
+        texts: Sequence[str],
+        is_key: Callable[[str], bool] | None,
+    ) -> Iterator[tuple[KeyState, str, Reply | None]]:
+        """Each of these keys with its list and the first page of it, ``None`` if nothing of it is wanted. A
+        round trip for each of 10,000 keys would take too long, so the lists of some are begun together."""
+        keys = self._store.keys(queue)
+        for some in portions(states, lambda state: state.ready[step], LISTS_PER_CALL, MESSAGES_PER_CALL):
+            lists = {state.key: keys.key_list(step, state.key) for state in some}
+            wanted = [key for key in lists if is_key is None or is_key(key)]
+            pages = first_pages(self._store.server, [lists[key] for key in wanted], texts) if wanted else []
+            page_of = dict(zip(wanted, pages, strict=True))
+            yield from ((state, lists[state.key], page_of.get(state.key)) for state in some)
 
     def tail(self, queue: str, step: int, first: int, size: int) -> list[Ready]:
         """At most *size* messages of one list from the end where publishers put them. The *first* ones are

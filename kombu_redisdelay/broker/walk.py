@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.scripts import PAGE_LIST
+from kombu_redisdelay.broker.server.scripts import PAGE_LIST, run_each
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument
 
 #: How often a walk begins anew because its bookmarks are lost. They are lost when everything was taken, so
 #: nothing is left that must be read. The limit keeps a busy queue from holding a reader for ever.
 MOST_RESTARTS = 5
+
+#: What ``lua/page_list.lua`` returns.
+Reply = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,19 @@ class _Reader:
         )
 
 
+def first_pages(server: Server, lists: Sequence[str], texts: Sequence[str]) -> list[Reply]:
+    """What :func:`walk` reads first of each of these lists, in one round trip."""
+    arguments = _Reader().arguments(MESSAGES_PER_CALL, texts)
+    return run_each(server, [(PAGE_LIST, (key,), arguments) for key in lists])
+
+
 def walk(
     server: Server,
     keys: Sequence[str],
     texts: Sequence[str] = (),
     size: int = MESSAGES_PER_CALL,
     skip: int = 0,
+    first_page: Reply | None = None,
 ) -> Iterator[Entry]:
     """The entries of a list from the right end, where entries are taken, to the left end, where they are
     added. It ends when it has come so far: it may include entries that were added meanwhile.
@@ -73,10 +84,12 @@ def walk(
         texts: only entries that contain one of these texts.
         size: entries that one script reads at most.
         skip: how many entries to pass over first.
+        first_page: what :func:`first_pages` has read of it already.
     """
     reader, is_sure, restarts = _Reader(look_from=skip), True, 0
     while True:
-        status, *reply = PAGE_LIST(server, keys, reader.arguments(size, texts))
+        status, *reply = first_page or PAGE_LIST(server, keys, reader.arguments(size, texts))
+        first_page = None
         if status == b"look":
             [reader.look_from] = reply
         elif status == b"lost":

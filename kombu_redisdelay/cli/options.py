@@ -10,7 +10,7 @@ import click
 
 from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.operations.calls import ARGUMENTS
-from kombu_redisdelay.operations.fair import NO_KEY, checked_key
+from kombu_redisdelay.operations.fair import NO_KEY, checked_key, written_key
 from kombu_redisdelay.operations.typed_times import (
     Time,
     parse_distance,
@@ -53,7 +53,7 @@ def _check_keys(ctx: click.Context, param: click.Parameter, keys: tuple[str, ...
         # A script with an empty variable.
         raise click.BadParameter(f"it is empty; the key of messages without one is {NO_KEY}")
     try:
-        return tuple(dict.fromkeys("" if key == NO_KEY else checked_key(key) for key in keys))
+        return tuple(dict.fromkeys(checked_key(written_key(key)) for key in keys))
     except ValueError as exc:
         raise click.BadParameter(str(exc)) from exc
 

@@ -45,7 +45,8 @@ class Done:
         holders: id of some of these, 20 at most -> id of the message that holds the key.
         untold: how many other tasks were not cancelled, because they may be parts of chords, and their bodies
             cannot be read: their chords could not be told, and would wait for ever.
-        left: with a rate: how many messages of the selection are still where they were. Else ``None``.
+        left: with a rate: how many messages of the selection, or of its limit, are still where they were.
+            Else ``None``.
         failed_again: with a rate: how many have failed again so far.
         stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
             again, ``"asked"`` if it was asked to. Else empty.

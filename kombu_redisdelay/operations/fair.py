@@ -20,6 +20,7 @@ from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares
+from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.public import public
 
 #: Stands for the key of messages without one: no key has quotation marks.
@@ -65,6 +66,11 @@ def written_key(text: str) -> str:
     """The key that a person has written, as it is or as :func:`shown_key` shows it."""
     is_shown = len(text) > 1 and text[0] == text[-1] == '"'
     return text[1:-1] if is_shown else text
+
+
+def fits_key(key: str, pattern: str) -> bool:
+    """Whether *key* fits *pattern*, which was checked: as it is, or as :func:`shown_key` shows it."""
+    return fits(shown_key(key), pattern) or (key != "" and fits(key, pattern))
 
 
 def said_of_key(key: str, headers: Mapping[str, Any]) -> str:

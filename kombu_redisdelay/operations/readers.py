@@ -93,6 +93,7 @@ class Look:
         newest_first: whether messages come in the other order, for a state that has two.
         ids: messages with none of these ids may be left out; ``None`` for all.
         texts: messages that contain none of these texts may be left out; empty for all.
+        is_key: messages with a key of fair queues for which it is false may be left out; ``None`` for all.
         of_failed: tells by the task and the error of a failed task whether it matches the filters; ``None``
             if they do not tell. Without it, failed tasks are read whole.
     """
@@ -103,6 +104,7 @@ class Look:
     newest_first: bool = False
     ids: Sequence[str] | None = None
     texts: Sequence[str] = ()
+    is_key: Callable[[str], bool] | None = None
     of_failed: Callable[[str, str], bool | None] | None = None
 
 
@@ -242,7 +244,8 @@ class ReadyReader(QueueByQueue):
 
     def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
         skip = passed or 0
-        for number, found in enumerate(ReadyLists(store).iter(name, look.texts, skip), skip + 1):
+        lists = ReadyLists(store)
+        for number, found in enumerate(lists.iter(name, look.texts, skip, look.is_key), skip + 1):
             yield _of_ready(found, number)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from kombu_redisdelay.broker.failure import LONGEST_NAME
@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import has_expired, is_related, is_task
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES, UNACKED, State
@@ -159,7 +159,7 @@ FILTERS = (
         "key",
         'Only messages with this key of fair queues; "" is none; * stands for anything.',
         "with the key",
-        lambda entry, value: fits(entry.content.key or NO_KEY, value),
+        lambda entry, value: fits_key(entry.content.key, value),
         "tenant-42",
         is_contained=True,
     ),
@@ -316,9 +316,17 @@ class Selection:
         for each, value in self.filters:
             if each.is_contained and "[" not in value:
                 texts = [value]
+        is_key = None if self.key is None else partial(fits_key, pattern=self.key)
         is_brief = state.name == FAILED and any(each.of_failed for each, _ in self.filters)
         of_failed = self._of_failed if is_brief else None
-        return Look(names, self.span(state), ids=self.ids, texts=_plain(texts), of_failed=of_failed)
+        return Look(
+            names,
+            self.span(state),
+            ids=self.ids,
+            texts=_plain(texts),
+            is_key=is_key,
+            of_failed=of_failed,
+        )
 
     def _of_failed(self, task: str, error: str) -> bool | None:
         # All that may match is wanted, not only that it matches.

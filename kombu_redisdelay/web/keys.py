@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.fair import NO_KEY, shown_key
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
@@ -72,7 +72,6 @@ def keys(request: Request) -> Response:
         partitions=len(store.partitions.names(name)),
         is_known=site.is_known(name),
         update_after=max(UPDATE_AFTER, ceil(took * TIMES_AS_LONG)),
-        no_key=NO_KEY,
         state_of=_state_of,
         in_words=in_words,
         own_limits=own_limits,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from tests.broker.database import FAKE, REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig
@@ -48,3 +49,11 @@ def database(shared_database: Database) -> Database:
 @pytest.fixture
 def rig(database: Database) -> Rig:
     return Rig(database)
+
+
+@pytest.fixture
+def fair(rig: Rig) -> FairQueues:
+    """The queue "q" is fair."""
+    fair = FairQueues(rig.store)
+    fair.switch_on(["q"])
+    return fair

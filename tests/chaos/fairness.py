@@ -104,6 +104,17 @@ def exceeded(samples: Mapping[str, Sequence[FairSample]]) -> list[str]:
     return found
 
 
+def unfair(samples: Sequence[FairSample]) -> list[Plain]:
+    """When a queue was not fair by what Redis had. A failover may lose that somebody has made it fair."""
+    found: list[Plain] = []
+    for before, after in pairwise(samples):
+        if before.is_fair and after.is_fair:
+            continue
+        began = found.pop().began if found and found[-1].ended == before.at else before.at
+        found.append(Plain(began, after.at))
+    return found
+
+
 def wrong(samples: Mapping[str, Sequence[FairSample]], plain: Sequence[Plain], calmed_at: float) -> list[str]:
     """What Redis had counted wrongly, or which keys could have gone on and did not. Shortly after the queues
     were made fair, some of it may be so for a while.
@@ -115,20 +126,36 @@ def wrong(samples: Mapping[str, Sequence[FairSample]], plain: Sequence[Plain], c
     found = []
     for queue, of_queue in samples.items():
         seen: dict[str, tuple[float, float]] = {}
+        # Who has taken it before, and nothing since, does not know that the ack counts.
+        taken_at: dict[str, float] = {}
         for sample in of_queue:
             for what in _wrong_now(sample) if sample.is_fair else ():
                 first, _ = seen.get(what, (sample.at, sample.at))
                 seen[what] = first, sample.at
+            for holder in sample.counted.keys() - sample.held.keys() if sample.is_fair else ():
+                taken_at.setdefault(_not_held(sample, holder), _taken_at(holder, sample.at))
+        of_all = [*plain, *unfair(of_queue)]
         for what, (first, last) in seen.items():
-            is_young = any(each.began <= first <= each.ended + GRACE for each in plain)
+            since = taken_at.get(what, first)
+            is_young = any(each.began <= first and since <= each.ended + GRACE for each in of_all)
             if not is_young or last > max(first, calmed_at) + HEALED:
                 found.append(f"{queue}: {what}, from {first:.3f} to {last:.3f}")
     return found
 
 
+def _not_held(sample: FairSample, holder: str) -> str:
+    return f"{holder!r} of {sample.counted[holder]!r} is counted and not held"
+
+
+def _taken_at(holder: str, or_else: float) -> float:
+    """When a message was taken: delivery tags begin with the time in microseconds."""
+    tag = holder.rpartition("\x1e")[2]
+    return int(tag) / 1e6 if tag.isdecimal() else or_else
+
+
 def _wrong_now(sample: FairSample) -> Iterator[str]:
     for holder in sample.counted.keys() - sample.held.keys():
-        yield f"{holder!r} of {sample.counted[holder]!r} is counted and not held"
+        yield _not_held(sample, holder)
     for holder in sample.held.keys() - sample.counted.keys():
         yield f"{holder!r} of {sample.held[holder]!r} is held and not counted"
     for holder in sample.held.keys() & sample.counted.keys():
@@ -162,6 +189,7 @@ class KeyLedger:
     Arguments:
         stock: workers of ``redis://``, which know no limits.
         calmed_at: from when on rates do not count, seconds since the epoch.
+        unfair: queue, or partition -> when it was not fair, beside the times when all were *plain*.
     """
 
     def __init__(
@@ -173,8 +201,10 @@ class KeyLedger:
         partitions: Partitions,
         stock: Collection[str] = (),
         calmed_at: float = float("inf"),
+        unfair: Mapping[str, Sequence[Plain]] | None = None,
     ) -> None:
         self._plain = plain
+        self._unfair = unfair or {}
         self._calmed_at = calmed_at
         self._damage: defaultdict[str, list[Damage]] = defaultdict(list)
         for each in damage:
@@ -188,18 +218,21 @@ class KeyLedger:
         self.holds: defaultdict[tuple[str, str], list[Hold]] = defaultdict(list)
         for task, of_task in by_task.items():
             self.holds[names[task]] += [
-                self._hold(entry, of_task[index + 1 :])
+                self._hold(entry, of_task[index + 1 :], self._plain_of(names[task][0]))
                 for index, entry in enumerate(of_task)
                 if entry.event == TAKE and entry.worker not in stock
             ]
 
-    def _hold(self, take: Entry, later: Sequence[Entry]) -> Hold:
+    def _plain_of(self, queue: str) -> Sequence[Plain]:
+        return [*self._plain, *self._unfair.get(queue, ())]
+
+    def _hold(self, take: Entry, later: Sequence[Entry], plain: Sequence[Plain]) -> Hold:
         harms = [each.at - IN_FLIGHT for each in self._damage[take.worker] if each.until >= take.at]
         ends = [e.at for e in later if e.event == TAKE or e.worker == take.worker]
         was_harmed = any(
             each.at <= take.at and each.until >= take.at - LATE for each in self._damage[take.worker]
         )
-        was_plain = any(each.began <= take.at <= each.ended + IN_FLIGHT for each in self._plain)
+        was_plain = any(each.began <= take.at <= each.ended + IN_FLIGHT for each in plain)
         until = min([float("inf"), *harms, *ends])
         return Hold((take.task, take.worker), take.at, until, not was_harmed and not was_plain)
 
@@ -212,12 +245,12 @@ class KeyLedger:
             most = max([0, *_held_at_takes(in_order)])
             if most > tenant.allowed:
                 found.append(f"{queue}, {key!r}: workers held {most}, {tenant.allowed} may be")
-            over = self._over_rate(tenant, in_order)
+            over = self._over_rate(tenant, in_order, self._plain_of(queue))
             if over > 0:
                 found.append(f"{queue}, {key!r}: {over:.1f} more than its rate allows")
         return found
 
-    def _over_rate(self, tenant: Tenant, holds: Sequence[Hold]) -> float:
+    def _over_rate(self, tenant: Tenant, holds: Sequence[Hold], plain: Sequence[Plain]) -> float:
         """How many more were taken than its rate allows, in the time in which that was most. One may be noted
         late."""
         if tenant.rate is None or tenant.burst is None:
@@ -227,7 +260,7 @@ class KeyLedger:
         judged = [hold for hold in holds if hold.is_judged and hold.at < self._calmed_at]
         for number, hold in enumerate(judged):
             # Another time in which it was fair: nothing is known of what was taken in between.
-            began = max([0.0, *(each.began for each in self._plain if each.began <= hold.at)])
+            began = max([0.0, *(each.began for each in plain if each.began <= hold.at)])
             if began != since:
                 since, least = began, float("inf")
             ahead = number - tenant.rate * hold.at
@@ -263,7 +296,8 @@ def judge(
         stock: workers of ``redis://``.
         calmed_at: when the harm was over, and from when on rates do not count.
     """
-    ledger = KeyLedger(submissions, entries, damage, plain, partitions, stock, calmed_at)
+    of_each = {queue: unfair(of_queue) for queue, of_queue in samples.items()}
+    ledger = KeyLedger(submissions, entries, damage, plain, partitions, stock, calmed_at, of_each)
     return FairVerdict(
         of_tenants(tenants, submissions, entries, samples, plain),
         plain,

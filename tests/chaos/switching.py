@@ -73,6 +73,8 @@ class Switcher:
         if self._thread.is_alive():
             self._thread.join()
             self.calmed_at = time.time()
+            # A failover may have lost the last switch.
+            self._until_it_works(lambda queues: queues.make_fair(self._site.queues))
             self._until_it_works(self._end_rates)
 
     def clear(self) -> None:

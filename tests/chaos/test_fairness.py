@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,7 +12,16 @@ import pytest
 from kombu_redisdelay.broker.partitions import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.fair_watch import FairSample, look
-from tests.chaos.fairness import GRACE, HEALED, FairVerdict, KeyLedger, exceeded, of_tenants, wrong
+from tests.chaos.fairness import (
+    GRACE,
+    HEALED,
+    FairVerdict,
+    KeyLedger,
+    exceeded,
+    of_tenants,
+    unfair,
+    wrong,
+)
 from tests.chaos.ledger import ACK, TAKE, Entry
 from tests.chaos.producer import Submission
 from tests.chaos.report import failures
@@ -85,6 +95,18 @@ class TestSamples:
         assert wrong(lasting, [Plain(40, 49)], 52) == []
         assert wrong({"q": [replace(sample, is_fair=False)]}, [], 0) == []
 
+    def test_an_ack_of_who_does_not_know_that_it_counts(self) -> None:
+        """It was taken before the queue was made fair for the last time."""
+        sample = replace(holding(50, "me\x1e30000000"), held={})
+        assert wrong({"q": [sample]}, [Plain(31, 40)], 0) == []
+        assert wrong({"q": [sample, replace(sample, at=51 + HEALED)]}, [Plain(31, 40)], 0) != []
+        assert wrong({"q": [sample]}, [Plain(10, 29 - GRACE)], 0) != []
+
+    def test_when_a_queue_was_not_fair(self) -> None:
+        states = [True, False, False, True, True, False]
+        samples = [replace(EMPTY, at=at, is_fair=state) for at, state in enumerate(states)]
+        assert unfair(samples) == [Plain(0, 3), Plain(4, 5)]
+
     def test_a_key_that_waits_with_a_reason(self) -> None:
         for sample in (
             replace(holding(1, "a", "b"), limited=frozenset("k"), waiting=frozenset(["0:k"])),
@@ -136,7 +158,13 @@ def of_task(name: str, take: float, ack: float | None, worker: str = "a") -> lis
 class TestLedger:
     tasks = "xyz"
 
-    def judge(self, *entries: list[Entry], damage: Damage | None = None, plain: Plain | None = None) -> int:
+    def judge(
+        self,
+        *entries: list[Entry],
+        damage: Damage | None = None,
+        plain: Plain | None = None,
+        unfair: Mapping[str, Sequence[Plain]] | None = None,
+    ) -> int:
         """How many keys have had more than they may."""
         submissions = [Submission(task, True, 0, 0, "q", True, "k") for task in self.tasks]
         ledger = KeyLedger(
@@ -145,6 +173,7 @@ class TestLedger:
             [] if damage is None else [damage],
             [] if plain is None else [plain],
             Partitions({}),
+            unfair=unfair,
         )
         return len(ledger.exceeded([PAIR]))
 
@@ -155,6 +184,9 @@ class TestLedger:
         # What was plain when the last one was taken.
         assert self.judge(*two, of_task("z", 14, 18), plain=Plain(13, 14)) == 0
         assert self.judge(*two, of_task("z", 14, 18), plain=Plain(10, 12)) == 1
+        # A failover has lost that it was made fair.
+        for queue, count in (("q", 0), ("another", 1)):
+            assert self.judge(*two, of_task("z", 14, 18), unfair={queue: [Plain(12, 15)]}) == count
 
     @pytest.mark.parametrize(("at", "count"), [(12, 0), (14 + IN_FLIGHT + 0.1, 1)])
     def test_what_a_worker_held_that_was_killed(self, at: float, count: int) -> None:

@@ -278,6 +278,11 @@ class TestVerdict:
         ]
         assert judge(entries, damage=[failover(at=10, until=16)]).causes == {cause: 1}
 
+    def test_what_a_failover_has_forgotten_may_wait_for_long(self) -> None:
+        again = [entry(event, 99) for event in (TAKE, START)]
+        entries = [entry(TAKE, 10), entry(START, 11), *again]
+        assert judge(entries, damage=[failover(at=10, until=16)]).causes == {Cause.TAKE_FORGOTTEN: 1}
+
     def test_early(self) -> None:
         assert judge([entry(START, 10, due=10.001), entry(END, 11, due=10.001)]).early == ["task"]
 

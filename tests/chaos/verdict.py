@@ -156,7 +156,8 @@ class Judge:
 
     def _explain(self, past: Past) -> Rerun:
         rerun = past.rerun
-        if any(self._is_in_time(rerun, failover) for failover in self._forgetting(past.untaken(), rerun)):
+        # It waits with all others to be taken again, in a fair queue for a turn of its key.
+        if self._forgetting(past.untaken(), rerun):
             return Rerun(rerun.task, rerun.at, Cause.TAKE_FORGOTTEN)
         acks = [ack for ack in past.acks() if ack.worker == past.ran_last]
         forgetting = self._forgetting([ack for ack in acks if not self._befell(_SILENT, ack, ack.at)], rerun)

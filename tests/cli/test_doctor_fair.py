@@ -32,8 +32,8 @@ def test_a_fair_queue(site: Site) -> None:
 
 def test_keys_that_are_paused(site: Site) -> None:
     site.text("fair", *Q)
-    site.text("pause", *Q, "--key", "b")
-    assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
+    site.text("pause", *Q, "--key", " b")
+    assert site.findings("warning")["queue celery"].startswith('1 key paused: " b" (since 20')
 
 
 def test_keys_at_their_limits(site: Site) -> None:

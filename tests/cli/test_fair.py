@@ -180,6 +180,18 @@ def test_no_key_is_written_in_one_way(site: Site) -> None:
         assert ' ""' in site.text(*words).replace("\n", " ")
 
 
+def test_a_key_is_read_as_it_is_shown(site: Site) -> None:
+    site.text("fair", *Q)
+    sent = {key: site.send(headers={"x-key": key}) for key in (" a", "a")}
+    shown = '" a"'
+    assert shown in site.text("keys", *Q)
+    assert site.text("pause", *Q, "--key", shown) == f"celery key {shown} paused\n"
+    assert [row["key"] for row in site.rows("pause", *Q, "--key", " a")] == [" a"]
+    for key in (shown, " a"):
+        assert [row["id"] for row in site.rows("list", "--key", key)] == [sent[" a"]]
+    assert "no control characters, quotation marks" in site.run("pause", *Q, "--key", '"a').stderr
+
+
 def test_keys(site: Site) -> None:
     site.text("fair", *Q)
     assert site.run("keys", *Q).stderr == "No keys found.\n"

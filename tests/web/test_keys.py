@@ -85,6 +85,9 @@ def test_a_fair_queue(viewer: Viewer, site: Site) -> None:
         assert found["b"][-1] == "concurrency 8"
         assert re.fullmatch(r"paused for \S+", found["c"][-1])
         assert "Make plain" in page.buttons
+        # What waits for a limit has no position.
+        page = viewer.open("/messages", state="ready", queue=QUEUE)
+        assert (page.status, page.source.count('data-label="Position">?<')) == (200, 4)
         # The other pages say that it is fair.
         said = " ".join(viewer.open("/queue", name=QUEUE).text.split())
         assert "Find Queues celery fair Queue Keys" in said

@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limi
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
-from kombu_redisdelay.operations.fair import NO_KEY
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import first_of, number_of
 
@@ -92,7 +92,7 @@ def _limited(queue: str, states: Iterable[KeyState], are_all: bool, app: Any) ->
     paused: dict[str, int] = {}
     at_limit: dict[str, int] = {}
     for state in states:
-        key = state.key or NO_KEY
+        key = shown_key(state.key)
         if state.paused_ms is not None:
             paused[key] = min(state.paused_ms, paused.get(key, state.paused_ms))
         elif state.is_limited:

@@ -1,0 +1,244 @@
+"""Limits and pauses of keys of fair queues."""
+
+from __future__ import annotations
+
+import pytest
+
+from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.fair_keys import (
+    KeyLimits,
+    iter_keys,
+    iter_limited_keys,
+    key_states,
+)
+from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
+from tests.broker.rig import Rig, taken, takes_of
+from tests.broker.test_fair_invariant import fair_payload, id_of
+
+HOUR = 3_600_000
+
+
+class TestLimits:
+    def test_of_a_key_only_so_many_are_unacked(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", *numbered("a", 3))
+        publish(rig, "b", *numbered("b", 3))
+        me = rig.consumer()
+        first = taken(me, "q")
+        assert sorted(ids(first)) == ["a0", "b0"]
+        assert taken(me, "q") == []
+        rig.use_up_token("q")
+        assert rig.ack(me, "q", next(each.tag for each in first if id_of(each.payload) == "a0"))
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["a1"]
+
+    def test_what_is_unacked_counts_when_the_limit_comes(self, rig: Rig, fair: FairQueues) -> None:
+        publish(rig, "a", *numbered("a", 3))
+        # Was published before the queue knew keys, by others.
+        rig.put("q", fair_payload("b0", "b", stock=True), fair_payload("b1", "b"))
+        me = rig.consumer()
+        held = taken(me, "q", limit=2)
+        assert sorted(ids(held)) == ["a0", "b0"]
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        assert [(state.key, state.unacked) for state in sorted(iter_keys(rig.store, "q"))] == [
+            ("a", 1),
+            ("b", 1),
+        ]
+        assert taken(me, "q") == []
+        for delivery in held:
+            rig.ack(me, "q", delivery.tag)
+        assert sorted(ids(taken(me, "q"))) == ["a1", "b1"]
+
+    def test_nothing_is_taken_while_it_is_counted(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", "a0")
+        rig.client.hset(rig.store.keys("q").limits, "counting", "1")
+        me = rig.consumer()
+        assert taken(me, "q") == []
+        assert rig.tokens("q") == 0
+        # Somebody else ends what was begun.
+        check_fair(rig.store, ["q"], {})
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["a0"]
+
+    @pytest.mark.parametrize("how", ["returned", "failed", "later", "dead", "left", "lost"])
+    def test_whatever_becomes_of_it_its_place_is_free(self, rig: Rig, fair: FairQueues, how: str) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", "a0", "a1")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        rig.use_up_token("q")
+        if how == "returned":
+            me.give_back("q", delivery.tag)
+        elif how == "dead":
+            me.make_dead("q", delivery.tag, "why")
+        elif how == "left":
+            me.leave_to_others("q", delivery.tag, "a0", "task")
+            me.confirm_acks()
+        elif how == "lost":
+            rig.end_lease("q")
+            rig.recover("q")
+        else:
+            me.requeue("q", delivery.tag, HOUR if how == "later" else None)
+        assert rig.tokens("q") == 1
+        comes_first = how in ("returned", "lost")
+        assert ids(taken(rig.consumer("other"), "q")) == ["a0" if comes_first else "a1"]
+
+    def test_a_place_that_another_program_has_freed_is_found(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", "a0", "a1")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert taken(me, "q") == []
+        rig.client.hdel(rig.store.keys("q").unacked("me"), delivery.tag)
+        assert taken(me, "q") == []
+        check_fair(rig.store, ["q"], {})
+        assert ids(taken(me, "q")) == ["a1"]
+
+    def test_a_rate(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        publish(rig, "a", *numbered("a", 5))
+        publish(rig, "b", "b0")
+        me = rig.consumer()
+        assert sorted(ids(taken(me, "q"))) == ["a0", "a1", "b0"]
+        assert taken(me, "q") == []
+        rig.database.advance(HOUR)
+        assert ids(taken(me, "q")) == ["a2"]
+
+    def test_a_rate_that_nobody_uses_any_more_is_forgotten(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", "a0")
+        taken(rig.consumer(), "q")
+        tats = rig.key("q", "tats")
+        check_fair(rig.store, ["q"], {})
+        assert rig.client.zcard(tats) == 1
+        rig.database.advance(HOUR)
+        check_fair(rig.store, ["q"], {})
+        assert not rig.client.exists(tats)
+
+    def test_a_consumer_comes_when_a_rate_allows_it(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        me = rig.consumer()
+        taken(me, "q")
+        assert me.take(Request(("q",), 5)).due["q"] == pytest.approx(HOUR / 1000, rel=0.01)
+
+    def test_of_the_idle_consumers_one_comes(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        busy, watcher, other = (rig.consumer(name) for name in ("busy", "watcher", "other"))
+        took = busy.take(Request(("q",), 1))
+        # It has something to do, and wakes one that has not.
+        assert ids(took.deliveries) == ["a0"]
+        assert took.due == {}
+        assert rig.tokens("q") == 1
+        for _ in range(2):
+            assert watcher.take(Request(("q",), 1)).due["q"] == pytest.approx(3600, abs=5)
+            assert takes_of(watcher, ["q"]).look().due["q"] == pytest.approx(3600, abs=5)
+            assert rig.tokens("q") == 0
+            assert other.take(Request(("q",), 1)).due == {}
+            assert takes_of(other, ["q"]).look().due == {}
+
+    def test_a_watcher_that_has_messages_wakes_another_one(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        watcher, other = rig.consumer("watcher"), rig.consumer("other")
+        for _ in range(2):
+            watcher.take(Request(("q",), 1))
+        publish(rig, "b", "b0")
+        rig.use_up_token("q")
+        assert ids(watcher.take(Request(("q",), 1)).deliveries) == ["b0"]
+        assert rig.tokens("q") == 1
+        assert other.take(Request(("q",), 1)).due["q"] == pytest.approx(3600, abs=5)
+
+    def test_others_come_for_an_earlier_key_or_when_the_watcher_does_not(
+        self, rig: Rig, fair: FairQueues
+    ) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit_key("q", "b", KeyLimits(interval_us=HOUR * 500.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        watcher, other = rig.consumer("watcher"), rig.consumer("other")
+        for _ in range(2):
+            watcher.take(Request(("q",), 1))
+        publish(rig, "b", *numbered("b", 2))
+        other.take(Request(("q",), 1))
+        assert other.take(Request(("q",), 1)).due["q"] == pytest.approx(1800, abs=5)
+        rig.database.advance(HOUR)
+        assert takes_of(watcher, ["q"]).look().due["q"] == pytest.approx(0, abs=1)
+        assert sorted(ids(taken(watcher, "q"))) == ["a1", "b1"]
+
+    def test_one_key_has_limits_of_its_own(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit_key("q", "a", KeyLimits(concurrency=2))
+        for key in "ab":
+            publish(rig, key, *numbered(key, 3))
+        me = rig.consumer()
+        assert sorted(ids(taken(me, "q"))) == ["a0", "a1", "b0"]
+        fair.limit_key("q", "a", KeyLimits())
+        assert taken(me, "q") == []
+        assert [state.own for state in key_states(rig.store, "q", ["a"])] == [KeyLimits()]
+
+    def test_a_key_is_paused(self, rig: Rig, fair: FairQueues) -> None:
+        fair.pause_key("q", "a")
+        publish(rig, "a", "a0")
+        publish(rig, "b", "b0")
+        me = rig.consumer()
+        assert ids(taken(me, "q")) == ["b0"]
+        [state] = key_states(rig.store, "q", ["a"])
+        assert state.paused_ms is not None
+        assert state.is_limited
+        assert state.ready == {0: 1}
+        rig.use_up_token("q")
+        fair.resume_key("q", "a")
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["a0"]
+        assert [*iter_keys(rig.store, "q")] == []
+
+    def test_keys_at_a_limit_are_not_looked_at(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        for number in range(50):
+            publish(rig, f"k{number}", f"{number}-0", f"{number}-1")
+        me = rig.consumer()
+        held = take_all(me)
+        assert len(held) == 50
+        assert rig.client.zcard(rig.store.keys("q").turns(0)) == 0
+        assert rig.client.hlen(rig.store.keys("q").limited) == 50
+        assert me.take(Request(("q",), 5)).more == {}
+
+    def test_a_take_of_many_is_bounded(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=3))
+        for number in range(100):
+            publish(rig, f"k{number}", *numbered(f"{number}-", 3))
+        me = rig.consumer()
+        for _ in range(2):
+            taken(me, "q", limit=0)
+        took = me.take(Request(("q",), 500))
+        assert len(took.deliveries) == 64
+        assert took.more == {"q": 1}
+        assert len(take_all(me, limit=500)) == 300 - 64
+
+    def test_a_new_limit_lets_keys_go_on(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", *numbered("a", 4))
+        me = rig.consumer()
+        assert len(take_all(me)) == 1
+        fair.limit(["q"], KeyLimits(concurrency=3))
+        assert len(take_all(me)) == 2
+        fair.limit(["q"], KeyLimits())
+        assert len(take_all(me)) == 1
+        left = {name.rpartition(b"}:")[2] for name in rig.all_keys()}
+        assert not left & {b"active", b"unacked-keys", b"limited"}
+
+
+def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
+    for key in "abc":
+        publish(rig, key, key)
+    fair.pause_key("q", "b")
+    fair.limit_key("q", "x", KeyLimits(concurrency=1))
+    assert keys_of(take_all(rig.consumer())) == ["a", "c"]
+    found = {
+        state.key: (state.paused_ms is not None, state.is_limited)
+        for state in iter_limited_keys(rig.store, "q")
+    }
+    assert found == {"b": (True, True), "x": (False, False)}
