@@ -15,6 +15,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.failed import failing
 from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.finishing import Finishing
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.membership import Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
@@ -56,6 +57,7 @@ class Consumer:
 
     Attributes:
         membership: the queues that it is a consumer of.
+        finishing: keeps a line of each task that is finished; ``None`` if none are kept.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Consumer:
         self._lease = lease
         self._options = options
         self.membership = Membership(store, name, lease, consumed)
+        keep = options.kept_finished
+        self.finishing = None if keep is None else Finishing(store, keep, name)
         self._recovery = Recovery(store, options)
         self._pid = os.getpid()
         #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
@@ -265,6 +269,8 @@ class Consumer:
                 consumer that is gone.
         """
         self._lease.tell()
+        if self.finishing is not None:
+            self.finishing.send()
         self.confirm_acks()
         how = "lost" if crashed and not self._failed else "returned"
         for tag, (queue, _) in list(self._failed.items()):

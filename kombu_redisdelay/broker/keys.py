@@ -73,7 +73,7 @@ class QueueKeys:
         """All keys that are not kombu's, except those of consumers."""
         return (
             *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
-            *(*self.all_kept, *self.all_failed, self.limits, self.history, self.fair),
+            *(*self.all_kept, *self.all_failed, self.finished, self.limits, self.history, self.fair),
             *map(self._of_keys, _OF_KEYS),
         )
 
@@ -85,6 +85,15 @@ class QueueKeys:
     def kept(self, state: str) -> str:
         """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
         return self._of_keys(state)
+
+    @property
+    def finished(self) -> str:
+        """List, lines about finished tasks, the newest first (lua/finish.lua)."""
+        return self._of_keys("finished")
+
+    def finished_sent(self, consumer: str) -> str:
+        """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""
+        return self._of_keys(f"finished:sent:{consumer}")
 
     @property
     def failed(self) -> str:
@@ -242,4 +251,4 @@ def expected_type(key: str) -> str:
     name = key.rpartition("}:")[2]
     if name.startswith("turns:"):
         return "zset"
-    return "hash" if name.startswith(("unacked:", "claim:")) else _TYPES.get(name, "list")
+    return "hash" if name.startswith(("unacked:", "claim:", "finished:sent:")) else _TYPES.get(name, "list")

@@ -293,5 +293,14 @@ def forget_unused(store: Store) -> RoundTrips[int]:
 def _tidying(store: Store, queue: str) -> ScriptCall:
     k = store.keys(queue)
     forgotten = (k.consumers, k.wake, k.duplicates, k.unknown, k.history)
-    keys = (*forgotten, k.schedule, k.messages, k.limits, *k.all_kept, k.failed, *store.ready_keys(queue))
+    keys = (
+        *forgotten,
+        k.schedule,
+        k.messages,
+        k.limits,
+        *k.all_kept,
+        k.failed,
+        k.finished,
+        *store.ready_keys(queue),
+    )
     return TIDY, keys, (k.unacked(""), CONSUMERS_PER_SCRIPT)

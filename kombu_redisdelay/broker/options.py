@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
@@ -26,6 +27,9 @@ ISOLATED_FOR = 60.0
 #: What is kept of failed tasks by default: how many a queue, for how many seconds, of how many bytes.
 FAILED_KEPT = {"count": 10_000, "age": 180 * 24 * 3600, "bytes": 64 * 1024 * 1024}
 
+#: The same of finished tasks, if they are kept.
+FINISHED_KEPT = {"count": 100_000, "age": 24 * 3600}
+
 #: Bytes of a message from which on a script that moves it may take more than 5 ms.
 LARGE_MESSAGE = 1024 * 1024
 
@@ -46,6 +50,19 @@ class KeepFailed:
     count: int
     age_ms: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFinished:
+    """How many lines about finished tasks a queue keeps. With more, the oldest are dropped.
+
+    Attributes:
+        count: how many.
+        age_ms: for how long, ms.
+    """
+
+    count: int
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +90,8 @@ class Options:
             does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
         keep_failed: how much a queue keeps of tasks that have failed: ``count``, ``age`` in seconds, and
             ``bytes``, each with a default of its own. ``None`` or 0: nothing.
+        keep_finished: how many finished tasks a queue keeps a line of: ``count``, and ``age`` in seconds,
+            each with a default of its own. ``None`` or 0: nothing.
         message_size_warning: bytes that a message may have before the log warns of it; 0 for any number.
         message_size_limit: bytes that the message of new work may have. It is not published if it has more.
             ``None`` or 0 for any number.
@@ -89,6 +108,7 @@ class Options:
     revoke_scheduled: bool = True
     unknown_task_wait: float | None = 3600.0
     keep_failed: Mapping[str, float] | int | None = field(default_factory=dict)
+    keep_finished: Mapping[str, float] | int | None = None
     message_size_warning: int = LARGE_MESSAGE
     message_size_limit: int | None = None
 
@@ -126,6 +146,14 @@ class Options:
         return KeepFailed(int(count), max(1, round(age * 1000)), int(size))
 
     @property
+    def kept_finished(self) -> KeepFinished | None:
+        """What :attr:`keep_finished` says, in full; ``None``: nothing is kept."""
+        if not isinstance(self.keep_finished, Mapping):
+            return None
+        count, age = ({**FINISHED_KEPT, **self.keep_finished}[name] for name in FINISHED_KEPT)
+        return KeepFinished(int(count), max(1, round(age * 1000)))
+
+    @property
     def lease_policy(self) -> LeasePolicy:
         return LeasePolicy(max(1, round(self.visibility_timeout * 1000)))
 
@@ -153,12 +181,12 @@ def _are_partitions(value: object) -> bool:
     )
 
 
-def _says_what_to_keep(value: object) -> bool:
+def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
     if value is None or _is_int(value, 0, 0):
         return True
     return (
         isinstance(value, Mapping)
-        and value.keys() <= FAILED_KEPT.keys()
+        and value.keys() <= members.keys()
         and all(
             _is_seconds(each) and each > 0 if name == "age" else _is_int(each, 1)
             for name, each in value.items()
@@ -201,7 +229,11 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "keep_failed": (
         "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
-        _says_what_to_keep,
+        partial(_says_what_to_keep, FAILED_KEPT),
+    ),
+    "keep_finished": (
+        "a dict of count (a whole number from 1) and age (seconds above 0), or None",
+        partial(_says_what_to_keep, FINISHED_KEPT),
     ),
     "message_size_warning": ("a whole number of bytes from 0", lambda value: _is_int(value, 0)),
     "message_size_limit": (

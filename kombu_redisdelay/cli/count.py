@@ -30,6 +30,7 @@ _KINDS = (
     "failures",
     "reason",
     "error",
+    "outcome",
     "tries",
     "worker",
     "key",

@@ -59,7 +59,7 @@ def _column(shown: columns.Column, line: Sequence[columns.Column]) -> Column:
     is_beside = any(each.kind in (columns.ID, columns.WORKER) for each in line)
     return Column(
         shown.label.upper(),
-        is_right=shown.kind in (columns.NUMBER, columns.AGE),
+        is_right=shown.kind in (columns.NUMBER, columns.AGE, columns.SECONDS),
         least=_LEAST_BESIDE if is_beside and shown.kind == columns.QUEUE else shown.least,
         usual=None if shown.usual is None else str(shown.usual),
     )
@@ -69,6 +69,7 @@ def _column(shown: columns.Column, line: Sequence[columns.Column]) -> Column:
 _TEXTS: dict[str, Callable[[Any, datetime], str]] = {
     columns.MOMENT: lambda value, now: _moment(value, now),
     columns.AGE: lambda value, now: "?" if value is None else span(max(0.0, (now - value).total_seconds())),
+    columns.SECONDS: lambda value, now: "-" if value is None else span(value),
     columns.NUMBER: lambda value, now: "?" if value is None else str(value),
     columns.TEXT: lambda value, now: str(value),
     columns.ID: lambda value, now: str(value),

@@ -22,8 +22,9 @@ from kombu_redisdelay.operations.life import Event, life
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.operations.why_waiting import why_waiting
+from kombu_redisdelay.words import span
 
 
 @click.command("show")
@@ -130,6 +131,14 @@ def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | 
         yield "worker", message.worker
         if WITHOUT_MESSAGE in message.reason:
             yield "message", f"{WITHOUT_MESSAGE}, so it cannot be requeued"
+        return
+    if STATES[message.state].is_past:
+        yield "outcome", message.outcome
+        yield "waited", None if message.waited is None else span(message.waited)
+        yield "ran", None if message.ran is None else span(message.ran)
+        yield "tries", str(message.tries)
+        yield "error", message.error or None
+        yield "worker", message.worker
         return
     if message.worker or message.host:
         yield "worker", worker(message)

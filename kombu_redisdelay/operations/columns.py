@@ -11,9 +11,9 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.states import State
 
-#: What a column shows: a moment, or in a word why there is none; for how long it has been so, a number, a
-#: text, the id of the message, the name of its queue, its worker, or the call that its task is.
-MOMENT, AGE, NUMBER, TEXT = "moment", "age", "number", "text"
+#: What a column shows: a moment, or in a word why there is none; for how long it has been so, seconds, a
+#: number, a text, the id of the message, the name of its queue, its worker, or the call that its task is.
+MOMENT, AGE, SECONDS, NUMBER, TEXT = "moment", "age", "seconds", "number", "text"
 ID, QUEUE, WORKER, CALL = "id", "queue", "worker", "call"
 
 
@@ -52,10 +52,16 @@ COLUMNS = {
     # "blocked by" and a UUID: one needs all of it.
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
     "tries": Column("Tries", NUMBER, lambda message: message.tries, usual=1),
-    "error": Column("Error", TEXT, lambda message: message.error, least=17),
+    "error": Column("Error", TEXT, lambda message: message.error, least=17, usual=""),
+    "outcome": Column("Outcome", TEXT, lambda message: message.outcome, least=10),
+    "waited": Column("Waited", SECONDS, lambda message: message.waited),
+    "ran": Column("Ran", SECONDS, lambda message: message.ran),
     "key": Column("Key", TEXT, lambda message: shown_key(message.key), least=20, usual=NO_KEY),
     "unique": Column("Unique", TEXT, lambda message: message.unique or "", least=20, usual=""),
     "task": Column("Task", CALL, lambda message: message, least=17),
+    # Of what is told of a task: its arguments and its process are not known any more.
+    "worker name": Column("Worker", TEXT, lambda message: message.worker or "?", least=17),
+    "task name": Column("Task", TEXT, lambda message: message.task or "-", least=17),
 }
 
 #: Those of a list with messages in several states.

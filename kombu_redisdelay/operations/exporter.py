@@ -159,8 +159,9 @@ class QueueCollector(Collector):
             "redisdelay_queue_messages", "Messages in each state.", labels=["queue", "state"]
         )
         for queue in stats:
-            for name in STATES:
-                messages.add_metric([printable(queue.queue), name], getattr(queue, name))
+            for state in STATES.values():
+                if not state.is_past:
+                    messages.add_metric([printable(queue.queue), state.name], getattr(queue, state.name))
         yield messages
         yield from self._queue_bytes(stats)
         for name, (documentation, value) in _GAUGES.items():
@@ -237,7 +238,8 @@ def _bytes(store: Store, queues: Sequence[str]) -> list[tuple[str, str, int]]:
     """The bytes of *queues* by state, where the user may ask for them."""
     queue_of = {name: queue for queue in queues for name in store.partitions.names(queue)}
     found, _ = read_each(queue_bytes, store, list(queue_of))
-    sizes: dict[tuple[str, str], int | None] = {(queue, state): 0 for queue in queues for state in STATES}
+    states = [name for name, state in STATES.items() if not state.is_past]
+    sizes: dict[tuple[str, str], int | None] = {(queue, state): 0 for queue in queues for state in states}
     for part in found:
         key = queue_of[part.name], part.state
         if key in sizes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, eta_ms
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
 
 
 class Event(NamedTuple):
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 def life(message: MessageInfo) -> list[Event]:
     """What has happened to *message*, in this order. One that was requeued counts as published then."""
-    return [*_until_ready(message), *_tries(message), *_OF_STATE[message.state](message)]
+    return [*_until_ready(message), *_tries(message), *_OF_STATE.get(message.state, _ready)(message)]
 
 
 def _until_ready(message: MessageInfo) -> Iterator[Event]:
@@ -92,6 +92,16 @@ def _dead(message: MessageInfo) -> Iterator[Event]:
     yield Event("given up", message.since, message.reason)
 
 
+def _finished(message: MessageInfo) -> Iterator[Event]:
+    at, since, ran = f"at {message.worker}" if message.worker else "", message.since, message.ran
+    if since is not None and ran is not None:
+        yield Event("started", since - timedelta(seconds=ran), at)
+    tries = "" if message.tries is None else f"try {message.tries:,}"
+    yield Event(
+        message.outcome or message.reason, since, f"with {message.error}, {tries}" if message.error else tries
+    )
+
+
 #: Name of a state -> the events that have brought a message there.
 _OF_STATE: dict[str, Callable[[MessageInfo], Iterator[Event]]] = {
     SCHEDULED: _scheduled,
@@ -99,4 +109,5 @@ _OF_STATE: dict[str, Callable[[MessageInfo], Iterator[Event]]] = {
     UNACKED: _unacked,
     FAILED: _failed,
     DEAD: _dead,
+    FINISHED: _finished,
 }

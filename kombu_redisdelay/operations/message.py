@@ -22,14 +22,15 @@ class MessageInfo:
             ``message_id``, else the ``correlation_id``, else the delivery tag. For an entry that is not a
             message, it is the SHA-1 of its bytes in hexadecimal, or the name that it has in the schedule.
         queue: name of the queue.
-        state: name of its state: "scheduled", "ready", "unacked", "failed" or "dead".
+        state: name of its state: "scheduled", "ready", "unacked", "failed" or "dead"; or
+            "finished", which is what is told of a task after its message is gone.
         task: name of the Celery task, ``None`` if the message is not a task.
         args: ``repr`` of the task's positional arguments, from the message headers. Celery shortens it. Empty
             if there is none. :meth:`arguments` has all of them.
         kwargs: the same for its keyword arguments.
         priority: the priority that it was published with, 0 if there is none.
         failures: how many deliveries of it have failed.
-        size: size of the message in bytes.
+        size: size of the message in bytes; finished: of what is kept of it.
         due: scheduled: when it will be delivered, in UTC, by the server's clock; ``None`` while it waits for
             another message with its unique key. Else ``None``.
         since: since when it is in its state, in UTC, if that is known. Ready: when it was published, or was
@@ -39,18 +40,23 @@ class MessageInfo:
         position: ready: how many messages of its queue, or of its partition, are taken before it; ``None`` if
             its key in a fair queue is paused or at a limit. Else ``None``.
         worker: unacked: the name of the Celery worker, such as ``celery@web-1``; ``None`` if it is unknown,
-            or not one of Celery. Failed: the worker that has run it last.
+            or not one of Celery. Failed, finished: the worker that has run it last.
         host: unacked: the name of this host if the worker runs on it (in the same PID namespace), otherwise
             the boot id of the worker's host. ``None`` if it is unknown.
         pid: unacked: the process id of the worker on its host; ``None`` if it is unknown.
         lost: unacked: why its worker does not live any more, as far as can be told, so that the message comes
             back: "lease ended" or "process gone". Else empty.
-        error: failed: the name of the class of the exception, such as "KeyError". Else empty.
+        error: failed, finished: the name of the class of the exception, such as "KeyError". Else empty.
         text: failed: what the exception says, 1,000 characters at most. It may hold secrets.
         traceback: failed: where it was raised, 8,000 characters at most: from a longer one, the middle is
             left out.
-        tries: failed: how often Celery has tried it, 1 for a task that was never retried. Else ``None``.
+        tries: failed, finished: how often Celery has tried it, 1 for a task that was never retried. Else
+            ``None``.
         started: failed: when its last try began, in UTC, by the worker's clock; ``None`` if that is unknown.
+        outcome: finished: how it has ended: "succeeded", "failed", "retried", "ignored", "requeued",
+            "revoked", "expired" or "terminated". Else empty.
+        waited: finished: for how many seconds it was ready before it began; ``None`` if that is unknown.
+        ran: finished: for how many seconds it ran; ``None`` if it did not, or that is unknown.
         unique: the unique key of a message of which one is enough (:class:`Unique`), ``None`` if it has none.
         key: the key by which it takes turns in a fair queue, such as its tenant; empty if it has none.
         headers: the headers that it was published with; empty if the entry is not a message.
@@ -79,6 +85,9 @@ class MessageInfo:
     traceback: str = field(default="", repr=False)
     tries: int | None = None
     started: datetime | None = None
+    outcome: str = ""
+    waited: float | None = None
+    ran: float | None = None
     unique: str | None = None
     key: str = ""
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False)

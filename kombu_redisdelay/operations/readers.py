@@ -176,7 +176,7 @@ def _why_scheduled(store: Store, found: Scheduled, content: Content) -> Mapping[
     return {"reason": UNKNOWN}
 
 
-class _QueueByQueue:
+class QueueByQueue:
     """The other states: the queues one after the other. A cursor is the queue, and how far it was read."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
@@ -236,7 +236,7 @@ def _in_queue(
     )
 
 
-class ReadyReader(_QueueByQueue):
+class ReadyReader(QueueByQueue):
     """Reads ready messages, in the order in which workers take them."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
@@ -259,7 +259,7 @@ def _of_ready(found: Ready, number: int) -> Entry:
     )
 
 
-class UnackedReader(_QueueByQueue):
+class UnackedReader(QueueByQueue):
     """Reads unacked messages, worker by worker."""
 
     def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
@@ -286,7 +286,7 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
     return _in_queue(found, number, found.since_ms, of_state)
 
 
-class DeadReader(_QueueByQueue):
+class DeadReader(QueueByQueue):
     """Dead letters, and other messages that are kept in the same way, in each queue the oldest or the newest
     first."""
 

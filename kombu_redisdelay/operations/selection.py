@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from kombu_redisdelay.broker.failure import LONGEST_NAME
@@ -18,8 +18,8 @@ from kombu_redisdelay.operations.content import has_expired, is_related, is_task
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import check_pattern, fits
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import FAILED, STATES, UNACKED, State
-from kombu_redisdelay.operations.typed_times import ago, from_now, parse_time
+from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES, UNACKED, State
+from kombu_redisdelay.operations.typed_times import ago, from_now, parse_distance, parse_time
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.
@@ -48,6 +48,7 @@ class Filter:
         matches: whether a message matches a value.
         placeholder: an example of a value.
         is_pattern: whether a value may have wildcards.
+        check: raises ``ValueError`` for a text that is no value.
         is_contained: whether each message that matches a value contains it, or the parts between its ``*``
             and ``?``.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
@@ -63,6 +64,7 @@ class Filter:
     matches: Callable[[Entry, str], bool]
     placeholder: str
     is_pattern: bool = True
+    check: Callable[[str], object] = str
     is_contained: bool = False
     reads_arguments: bool = False
     states: Sequence[str] = ()
@@ -72,6 +74,11 @@ class Filter:
     def may_match(self, states: Sequence[str]) -> bool:
         """Whether a message in one of *states* may match."""
         return not self.states or not set(self.states).isdisjoint(states)
+
+
+@lru_cache
+def _seconds(text: str) -> float:
+    return parse_distance(text).total_seconds()
 
 
 def _has_argument(entry: Entry, wanted: str) -> bool:
@@ -107,11 +114,11 @@ FILTERS = (
     ),
     Filter(
         "worker",
-        "Only what this worker has taken, or has failed there; * stands for anything.",
+        "Only what this worker has taken, or has failed or finished there; * stands for anything.",
         "of the worker",
         lambda entry, value: fits(entry.known.get("worker") or "", value),
         "celery@web-1",
-        states=(UNACKED, FAILED),
+        states=(UNACKED, FAILED, FINISHED),
     ),
     Filter(
         "error",
@@ -119,9 +126,27 @@ FILTERS = (
         "with the error",
         lambda entry, value: fits(entry.known.get("error", ""), value),
         "KeyError",
-        states=(FAILED,),
+        states=(FAILED, FINISHED),
         of_failed=lambda task, error, value: fits(error, value),
         is_told=True,
+    ),
+    Filter(
+        "outcome",
+        "Only finished tasks that have ended so; * stands for anything.",
+        "with the outcome",
+        lambda entry, value: fits(entry.known.get("outcome", ""), value),
+        "succeeded",
+        states=(FINISHED,),
+    ),
+    Filter(
+        "slower",
+        "Only finished tasks that ran for longer than this: 10s, 2m.",
+        "that ran for longer than",
+        lambda entry, value: (entry.known.get("ran") or 0.0) > _seconds(value),
+        "10s",
+        is_pattern=False,
+        check=parse_distance,
+        states=(FINISHED,),
     ),
     Filter(
         "reason",
@@ -167,16 +192,19 @@ class Selection:
         ids: those with these ids. An empty sequence selects none; ``None``, the default, does not look at
             ids.
         queue: those of this queue, or of several.
-        state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead".
+        state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead",
+            "finished". The last one is looked at only if it is named, or by ids.
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
             found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
-        worker: what this Celery worker has taken, or has failed there, such as ``"celery@web-1"``, with the
-            same wildcards.
+        worker: what this Celery worker has taken, or has failed or finished there, such as
+            ``"celery@web-1"``, with the same wildcards.
         error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
             wildcards.
+        outcome: finished tasks with this :attr:`MessageInfo.outcome`, with the same wildcards.
+        slower: finished tasks that ran for longer than this, such as ``"10s"`` or ``"2m"``.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
         key: messages with this :attr:`MessageInfo.key`, with the same wildcards; ``'""'`` is those that have
             none.
@@ -195,8 +223,9 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *reason*, *key*,
-            *unique*, *related*, *expired*); a text with wildcards has more than 500 characters.
+            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *outcome*,
+            *slower*, *reason*, *key*, *unique*, *related*, *expired*); *slower* is no length of time; a text
+            with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -206,6 +235,8 @@ class Selection:
     args: str | None = None
     worker: str | None = None
     error: str | None = None
+    outcome: str | None = None
+    slower: str | None = None
     reason: str | None = None
     key: str | None = None
     unique: str | None = None
@@ -227,6 +258,7 @@ class Selection:
                 raise TypeError(f"{each.name} must be a str, not {value!r}")
             if each.is_pattern:
                 check_pattern(each.name, value)
+            each.check(value)
         for state in self.state or ():
             if state not in STATES:
                 raise ValueError(f"state must be one of {', '.join(STATES)}, not {state!r}")
@@ -255,14 +287,15 @@ class Selection:
         for name in self.state or ():
             if name not in allowed:
                 raise ValueError(f"state must be {_one_of(allowed)}, not {name!r}")
-        found = [
-            state
-            for name, state in STATES.items()
-            if name in allowed and (self.state is None or name in self.state)
-        ]
+        found = [state for name, state in STATES.items() if name in allowed and self._may_be_in(state)]
         if self.has_times and len(found) != 1:
             raise ValueError("after and before need one state: each state has a time of its own")
         return found
+
+    def _may_be_in(self, state: State) -> bool:
+        if self.state is not None:
+            return state.name in self.state
+        return not state.is_past or self.ids is not None
 
     def span(self, state: State) -> Span:
         """Between which moments the messages are, by the present time."""

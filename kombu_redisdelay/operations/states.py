@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kombu_redisdelay.operations.failed_reader import FailedReader
+from kombu_redisdelay.operations.finished_reader import FinishedReader
 from kombu_redisdelay.operations.readers import (
     DeadReader,
     Reader,
@@ -14,7 +15,7 @@ from kombu_redisdelay.operations.readers import (
 )
 
 SCHEDULED, READY, UNACKED = "scheduled", "ready", "unacked"
-FAILED, DEAD = "failed", "dead"
+FAILED, DEAD, FINISHED = "failed", "dead", "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class State:
         noun: what one of its messages is called.
         style: how a number of them is shown on a terminal: a style of rich.
         is_rare: whether a table of queues leaves its numbers out where all of them are 0.
+        is_past: whether it has no messages any more, but what is told of them. It is looked at only where it
+            is named, or by ids.
     """
 
     name: str
@@ -47,6 +50,7 @@ class State:
     noun: str = "message"
     style: str = ""
     is_rare: bool = False
+    is_past: bool = False
 
     @property
     def described(self) -> str:
@@ -109,6 +113,28 @@ STATES = {
             "The newest one first.",
             noun="dead letter",
             style="red",
+        ),
+        State(
+            FINISHED,
+            FinishedReader(),
+            (
+                "since",
+                "outcome",
+                "waited",
+                "ran",
+                "id",
+                "queue",
+                "tries",
+                "error",
+                "worker name",
+                "task name",
+            ),
+            "The oldest one first.",
+            "The newest one first.",
+            noun="finished task",
+            style="green",
+            is_rare=True,
+            is_past=True,
         ),
     )
 }

@@ -60,6 +60,7 @@ class QueueStats:
         unacked: number of messages that are taken and not acked.
         dead: number of dead letters.
         failed: number of failed tasks that are kept.
+        finished: of how many finished tasks a line is kept. They are no messages.
         consumers: number of consumers with a lease.
         consumers_lost: number of lost consumers that still have unacked messages: their lease has ended.
         next_due: when the first scheduled message is due, or was due; ``None`` if nothing is scheduled.
@@ -99,6 +100,7 @@ class QueueStats:
     replaced: int = 0
     fairness: Fairness | None = None
     failed: int = 0
+    finished: int = 0
     bound: int | None = None
 
     @property
@@ -232,6 +234,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         dropped=one.dropped + other.dropped,
         replaced=one.replaced + other.replaced,
         failed=one.failed + other.failed,
+        finished=one.finished + other.finished,
         unacked=one.unacked + other.unacked,
         **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
         consumers=max(one.consumers, other.consumers),
@@ -259,7 +262,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    kept, *numbers, failed, blocked, dropped, replaced = reply[:-5]
+    kept, *numbers, failed, finished, blocked, dropped, replaced = reply[:-5]
     is_paused, has_no_permit, has_no_token, has_waker, _ = reply[-5:]
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
@@ -279,6 +282,7 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes 
         dropped=dropped,
         replaced=replaced,
         failed=failed,
+        finished=finished,
         unacked=unacked,
         **_by_state(kept),
         consumers=consumers,

@@ -29,12 +29,14 @@ from kombu_redisdelay.transport.tasks import forget_task, is_terminated, name_of
 logger = logging.getLogger(__name__)
 
 
-class _Told(threading.local):
-    #: The id of the task of which Celery has last said in this thread that it has failed.
+class Told(threading.local):
+    """What Celery has said in this thread."""
+
+    #: The id of the task of which it has last said that it has failed.
     id: object = None
 
 
-_told = _Told()
+told = Told()
 
 #: The channel that the worker consumes over now.
 _current: Callable[[], Channel | None] = lambda: None  # noqa: E731
@@ -69,21 +71,45 @@ def keep_unended(request: Any, error: BaseException) -> None:
         _keep_copy(request.message, _failure(request, error, error, format_exc()))
 
 
+def open_channel(message: Any) -> Channel:
+    """The channel of a *message*; if its connection was lost, the one that the worker consumes over now:
+    nobody looks after the other any more."""
+    channel: Channel = message.channel
+    return channel if not channel.closed else _current() or channel
+
+
+def bare(error: Any) -> Any:
+    """The exception of a task, without what is around it if it comes from another process."""
+    from billiard.einfo import ExceptionWithTraceback
+
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def error_name(error: Any) -> str:
+    """The name of the class of an exception. One that could not be pickled comes as another one, which has
+    the name."""
+    from celery.utils.serialization import UnpickleableExceptionWrapper
+
+    is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
+    return name(error.exc_cls_name if is_wrapped else type(error).__name__)
+
+
+def tries_of(request: Any) -> int:
+    """How often a task was tried, with this time."""
+    return tries_after(request.request_dict.get("retries"))
+
+
 def _on_task_failure(task_id: object = None, **kwargs: Any) -> None:
-    _told.id = task_id
+    told.id = task_id
 
 
 def _noting_failure(on_failure: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Request.on_failure``."""
-    from billiard.einfo import ExceptionWithTraceback
     from celery.exceptions import Ignore, Reject, Retry, Terminated, WorkerLostError
 
     @wraps(on_failure)
     def extended(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        error = exc_info.exception
-        if isinstance(error, ExceptionWithTraceback):
-            # It comes from another process.
-            error = error.exc
+        error = bare(exc_info.exception)
         comes_back = isinstance(error, Reject) and error.requeue and not self.acknowledged
         if comes_back or isinstance(error, (Retry, Ignore, Terminated)) or not _keeps(self):
             return on_failure(self, exc_info, *args, **kwargs)
@@ -135,13 +161,13 @@ def _ending(
     if not was_acked and not is_open:
         # Celery acks or rejects it in the method, or a little later: then it is kept.
         qos.failures[tag] = failure
-    _told.id = None
+    told.id = None
     # What is acked meanwhile may be a success, or a task that was published again.
     message.postponed = [] if is_open else None
     try:
         return method(request, *args, **kwargs)
     finally:
-        is_final = not is_open or _told.id == request.id
+        is_final = not is_open or told.id == request.id
         if is_final and was_acked:
             _keep_copy(message, failure)
         elif is_final and is_open:
@@ -153,12 +179,8 @@ def _ending(
 
 def _keep_copy(message: Any, failure: Failure) -> None:
     """Keep a task whose message was acked before it ran."""
-    channel = message.channel
-    if channel.closed:
-        # Its connection was lost, and nobody looks after it any more.
-        channel = _current() or channel
     try:
-        channel.consumer.keep_failed(
+        open_channel(message).consumer.keep_failed(
             message.stored_as.queue, str(message.delivery_tag), failure, stored_again(message)
         )
     except Exception:
@@ -171,17 +193,13 @@ def _failure(request: Any, error: Any, said: object, traceback: object) -> Failu
     Arguments:
         said: what says why it has failed.
     """
-    from celery.utils.serialization import UnpickleableExceptionWrapper
-
-    # An exception that could not be pickled comes as another one, which has the name.
-    is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
     return Failure(
         id=stored_id(str(request.id)),
         task=name(request.type),
-        error=name(error.exc_cls_name if is_wrapped else type(error).__name__),
+        error=error_name(error),
         text=text_of(said),
         traceback=shortened_traceback(traceback),
         worker=str(request.hostname),
-        tries=tries_after(request.request_dict.get("retries")),
+        tries=tries_of(request),
         started=request.time_start,
     )

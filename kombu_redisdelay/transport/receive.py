@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from json import JSONDecoder
+from time import monotonic
 from typing import Any, NamedTuple
 
 from kombu.transport import virtual
@@ -73,11 +74,15 @@ class StoredAs(NamedTuple):
 
     Attributes:
         members: what is ours in it.
+        taken_ms: when it was taken by the server's clock, ms since the epoch.
+        taken_at: the same by the monotonic clock of this process, in seconds.
     """
 
     queue: str
     step: int
     members: Members
+    taken_ms: float
+    taken_at: float
 
 
 class Received(NamedTuple):
@@ -109,9 +114,10 @@ def receive(
     received: list[Received] = []
     early: list[tuple[Delivery, str, float]] = []
     malformed: list[tuple[Delivery, str]] = []
+    now = monotonic()
     for delivery in deliveries:
         try:
-            received.append(_receive(delivery, now_ms, message_of))
+            received.append(_receive(delivery, now_ms, now, message_of))
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
@@ -147,7 +153,7 @@ def _report_failure(delivery: Delivery, reply: object) -> bool:
     return True
 
 
-def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Received:
+def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageOf) -> Received:
     payload = _decode(delivery.payload)
     at_ms = _eta_ms(payload["headers"])
     if at_ms > now_ms and delivery.needs_ack:
@@ -163,7 +169,7 @@ def _receive(delivery: Delivery, now_ms: float, message_of: MessageOf) -> Receiv
     if members.unknown_ms is not None:
         message.unknown_for, was_scheduled = max(0.0, now_ms - members.unknown_ms) / 1000, False
     if delivery.needs_ack:
-        message.stored_as = StoredAs(delivery.queue, delivery.step, members)
+        message.stored_as = StoredAs(delivery.queue, delivery.step, members, now_ms, now)
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
     return Received(delivery, message, members.lost)
 

@@ -17,9 +17,12 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
+from kombu_redisdelay.transport.outcomes import learn_outcomes, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
+from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
+from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 
@@ -38,6 +41,7 @@ def outlive_failures() -> None:
         from celery.worker.request import Request
 
         keep_failures(Request)
+        learn_outcomes(Request)
         # Outside of that, because it decides what comes back.
         Request.on_failure = _requeuing(Request.on_failure)
         Request.cancel = cancelling(Request.cancel)
@@ -106,6 +110,8 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
             if self.on_task_request == process:
                 self.on_task_request = controller._process_task
             forget_nothing(self)
+            want_outcomes(options_of(self.connection))
+            watch_pool(self.pool)
         return update_strategies(self, *args, **kwargs)
 
     extended.extends_celery = True  # type: ignore[attr-defined]

@@ -12,8 +12,9 @@ from dateutil.parser import isoparse
 from kombu_redisdelay.broker.members import due_ms
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.states import FAILED
+from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.web.words import number, plural
+from kombu_redisdelay.words import span
 
 #: Two times that are so near are one.
 _SAME = timedelta(seconds=1)
@@ -112,6 +113,8 @@ def _state(message: MessageInfo) -> Iterator[Event]:
             yield Event("Started", message.started, f"try {number(message.tries or 1)}, by {message.worker}")
         text = f": {message.text}" if message.text else ""
         yield Event("Failed", message.since, f"{message.reason}{text}")
+    elif STATES[message.state].is_past:
+        yield _end(message)
     elif message.position is not None:
         yield Event("Waits", None, f"{plural(message.position, 'message')} before it")
     elif message.reason:
@@ -121,6 +124,17 @@ def _state(message: MessageInfo) -> Iterator[Event]:
         worker = f"by {name}host {message.host or '?'}, process {message.pid or '?'}"
         lost = f"; {message.lost}, another worker is about to get the message" if message.lost else ""
         yield Event("Taken", message.since, worker + lost)
+
+
+def _end(message: MessageInfo) -> Event:
+    said = [
+        f"try {number(message.tries or 1)}",
+        *([] if message.waited is None else [f"waited {span(message.waited)}"]),
+        *([] if message.ran is None else [f"ran {span(message.ran)}"]),
+        f"by {message.worker}",
+        *([message.error] if message.error else []),
+    ]
+    return Event((message.outcome or message.reason).capitalize(), message.since, ", ".join(said))
 
 
 def _expires(headers: Mapping[str, Any], now: datetime) -> Iterator[Event]:

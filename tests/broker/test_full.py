@@ -10,10 +10,12 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
@@ -126,6 +128,23 @@ def test_one_that_is_ignored_is_published_already(rig: Rig) -> None:
     rig.store.run(scheduling(rig, "old"))
     rig.database.fill()
     assert rig.store.run(scheduling(rig, "new", IGNORE)) == 1
+
+
+def test_lines_about_finished_tasks_are_dropped(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """And acks go on, over the same connection."""
+    rig.put("q", "a")
+    me = rig.consumer(options=Options(keep_finished={}))
+    [delivery] = taken(me, "q")
+    assert me.finishing is not None
+    rig.database.fill()
+    for _ in range(2):
+        for number in range(50):
+            task = FinishedTask(number, None, None, 1, "succeeded", "-", "shop.close", "celery@w", "x" * 200)
+            me.finishing.add("q", task)
+        me.finishing.send()
+    assert rig.ack(me, "q", delivery.tag)
+    assert FinishedTasks(rig.store).counts(["q"]) == [0]
+    assert ["not kept now" in message for message in caplog.messages] == [True]
 
 
 def test_everything_is_taken_and_acked(rig: Rig) -> None:

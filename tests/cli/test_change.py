@@ -10,8 +10,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from celery import Celery
 
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
+from tests.finished import OF_MESSAGES
 from tools.harness.redis_server import RedisServer
 
 
@@ -46,13 +46,13 @@ def test_cancel_of_what_is_ready_but_not_of_what_a_worker_has(
         f"{in_each_state['failed']} is a failed task in the queue 'celery'",
         f"{dead} is a dead letter in the queue 'celery'",
     ]
-    assert len(told) == len(STATES) - 2
+    assert len(told) == len(OF_MESSAGES) - 2
     rows = site.rows("cancel", held, dead, "nothing", status=1)
     assert [row.get("state") for row in rows] == ["unacked", "dead", None]
     result = site.run("cancel", held, "nothing", "--dry-run")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"{held} is unacked, at {worker}\nnothing not found\n"
-    assert {row["state"] for row in site.rows("list")} == set(STATES) - {"scheduled", "ready"}
+    assert {row["state"] for row in site.rows("list")} == set(OF_MESSAGES) - {"scheduled", "ready"}
 
 
 @pytest.mark.parametrize(

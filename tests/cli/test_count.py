@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
+from tests.finished import OF_MESSAGES
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_all_and_some(full: Site) -> None:
 
 
 def test_by_kinds(full: Site) -> None:
-    counts = {**dict.fromkeys(STATES, 0), "scheduled": 3, "ready": 3, "dead": 1}
+    counts = {**dict.fromkeys(OF_MESSAGES, 0), "scheduled": 3, "ready": 3, "dead": 1}
     assert full.rows("count", "--by", "state") == [
         {"state": state, "messages": count} for state, count in counts.items()
     ]

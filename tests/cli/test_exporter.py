@@ -25,8 +25,8 @@ from kombu_redisdelay.cli import exporter
 from kombu_redisdelay.cli.exporter import _listen
 from kombu_redisdelay.cli.serving import MOST_CONNECTIONS
 from kombu_redisdelay.operations.exporter import QueueCollector
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
+from tests.finished import OF_MESSAGES
 from tools.harness.full import BALLAST, fill
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -67,9 +67,9 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
     assert found.pop(("redisdelay_queue_next_due_timestamp_seconds", QUEUE)) == pytest.approx(due_ms / 1000)
     assert 0 < found.pop(("redisdelay_queue_waiting_seconds", QUEUE)) < 60
     of_queue = {name: value for (name, queue), value in found.items() if queue == QUEUE}
-    sizes = [of_queue.pop(f'redisdelay_queue_bytes{{state="{state}"}}') for state in STATES]
+    sizes = [of_queue.pop(f'redisdelay_queue_bytes{{state="{state}"}}') for state in OF_MESSAGES]
     assert [bool(size) for size in sizes] == [True, True, True, False, True]
-    counts = {**dict.fromkeys(STATES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
+    counts = {**dict.fromkeys(OF_MESSAGES, 0), "scheduled": 2, "ready": 1, "unacked": 2, "dead": 1}
     assert of_queue == {
         **{f'redisdelay_queue_messages{{state="{state}"}}': count for state, count in counts.items()},
         "redisdelay_queue_overdue_messages": 1,

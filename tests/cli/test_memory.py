@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.operations import exporter
 from kombu_redisdelay.operations.exporter import QueueCollector
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 from tests.cli.test_exporter import exported, scrape
+from tests.finished import OF_MESSAGES
 
 HOSTILE = "\x1b[2Jevil\n\N{RIGHT-TO-LEFT OVERRIDE}<b>"
 
@@ -93,7 +93,7 @@ def test_the_exporter_tells_bytes_and_keeps_them(site: Site, monkeypatch: pytest
     site.send()
     site.send(countdown=60)
     found = exported(site)
-    sizes = {state: found[f'redisdelay_queue_bytes{{state="{state}"}}', QUEUE] for state in STATES}
+    sizes = {state: found[f'redisdelay_queue_bytes{{state="{state}"}}', QUEUE] for state in OF_MESSAGES}
     assert sizes["ready"] > 300
     assert sizes["scheduled"] > 300
     assert (sizes["unacked"], sizes["failed"], sizes["dead"]) == (0, 0, 0)

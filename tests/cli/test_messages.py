@@ -16,8 +16,8 @@ from celery import Celery
 from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.cli.messages import LONGEST
-from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
+from tests.finished import OF_MESSAGES, keep_finished
 
 #: A worker on another machine: boot id, PID namespace, PID, start time and what tells it from others.
 ELSEWHERE = "3f2a1c58-5a0c-4c2e-9d1b-6f0e8a7b1c2d:4026531836:4321:99:consumer"
@@ -92,7 +92,7 @@ def test_list_of_each_state(site: Site, in_each_state: dict[str, str]) -> None:
         assert row["id"] == id
     every = site.rows("list")
     assert {row["state"]: row["id"] for row in every} == in_each_state
-    assert len(every) == len(STATES)
+    assert len(every) == len(OF_MESSAGES)
     assert len(site.rows("list", "--limit", "3")) == 3
     two = site.rows("list", "--state", "dead", "--state", "ready")
     assert [row["state"] for row in two] == ["ready", "dead"]
@@ -160,7 +160,7 @@ def test_list_shows_what_there_is_to_say_of_a_state(
 def test_list_of_all_says_the_state_and_since_when(site: Site, in_each_state: dict[str, str]) -> None:
     header, *rows = site.text("list").splitlines()
     assert header.split() == ["STATE", "WHEN", "ID", "QUEUE", "TASK"]
-    assert [row.split()[0] for row in rows] == list(STATES)
+    assert [row.split()[0] for row in rows] == OF_MESSAGES
     assert rows[0].split()[1] == "in"
     assert all(row.split()[2] == "ago" for row in rows[1:])
 
@@ -195,7 +195,7 @@ def test_a_worker_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     assert second.split()[:3] == worker
 
 
-@pytest.mark.parametrize("state", [*STATES, "all"])
+@pytest.mark.parametrize("state", [*OF_MESSAGES, "all"])
 def test_list_fits_into_80_columns(
     site: Site, in_each_state: dict[str, str], state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +208,15 @@ def test_list_fits_into_80_columns(
         assert id in row
         assert "shop." in row
         assert len(row) <= 80
+
+
+def test_finished_tasks_fit_into_80_columns(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = "5ab0c1de-93b5-4a0e-8f37-0d2c9a6b7e10"
+    keep_finished(site.store, QUEUE, id, error="ConnectionError", outcome="terminated", tries=3)
+    *_, first, second = lines = _on_a_terminal(site, monkeypatch, "list", "--state", "finished")
+    assert id in first
+    assert {"ConnectionError", "celery@w", "shop.close"} <= set(second.split())
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("option", ["--before", "--after"])
@@ -321,7 +330,7 @@ def test_show_says_where_a_message_is(site: Site, in_each_state: dict[str, str])
 
 def test_show_has_the_times_of_the_apps_time_zone(site: Site, in_each_state: dict[str, str]) -> None:
     app = Celery("shop", broker=site.app.conf.broker_url, timezone="Asia/Kolkata", set_as_current=False)
-    for state in STATES:
+    for state in OF_MESSAGES:
         name = "due" if state == "scheduled" else "since"
         shown = _fields(site.run("show", in_each_state[state], app=app).stdout)[name]
         at = re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:30) \(.*\)", shown)

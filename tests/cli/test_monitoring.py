@@ -38,6 +38,8 @@ def served(site: Site) -> set[str]:
     metrics.consuming(QUEUE)
     metrics.delivered(QUEUE, 0.1)
     metrics.unique_conflict(QUEUE, "dropped")
+    metrics.task_ended("shop.close", "failed", "KeyError", 0.1, 0.2)
+    metrics.watch_pool(int, int)
     return {name.partition("{")[0] for name, _ in {**exported(site), **scrape(REGISTRY)}}
 
 

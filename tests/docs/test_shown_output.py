@@ -13,8 +13,9 @@ import pytest
 
 import kombu_redisdelay.operations.doctor
 from kombu_redisdelay.broker.processes import new_consumer
-from tests.cli.site import Site
+from tests.cli.site import QUEUE, Site
 from tests.docs.page import PAGES, Block, blocks
+from tests.finished import keep_finished
 from tests.web.states import dead, delivered, failed, ready, scheduled
 from tools.harness.redis_server import RedisServer
 
@@ -63,6 +64,8 @@ def test_the_heading_of_a_table(site: Site, block: Block, words: str, heading: s
     if "failed" in words:
         # Where none has failed, other tables have no column for it.
         failed(site, "f1")
+    if "finished" in words:
+        keep_finished(site.store, QUEUE, "f1", ran=14.0)
     first = site.text(*arguments(words)).split("\n", 1)[0]
     # One column is there only while something keeps messages waiting, one only if something has expired.
     without = [

@@ -20,7 +20,8 @@ from tools.harness.redis_server import RedisServer
 
 APP = "tests.end_to_end.failed_app"
 ANYTHING = "."
-SETTINGS = {"broker_transport_options": {"delivery_limit": 2, "retry_wait": 0, "dead_letter": True}}
+OPTIONS = {"delivery_limit": 2, "retry_wait": 0, "dead_letter": True, "keep_finished": {}}
+SETTINGS = {"broker_transport_options": OPTIONS}
 
 NEWEST = tuple(map(int, celery.__version__.split(".")[:2])) >= (5, 7)
 
@@ -65,6 +66,23 @@ DEAD = {
 }
 
 
+#: How the others end than by one failure. A process that was lost has ended nothing if Celery tries again.
+ENDS = {
+    "retries": ["retried", "retried", "failed"],
+    "retry": ["retried", "succeeded"],
+    "ignore": ["ignored"],
+    "succeed": ["succeeded"],
+    "expired": ["expired"],
+    "lost_late": [] if NEWEST else ["failed"],
+}
+#: The same of those that come back with late acks. Of a time limit, Celery says that the task has failed.
+ENDS_LATE = {
+    "requeue": ["requeued", "requeued"],
+    "lost_rejected": [],
+    "hard_not_acked": ["failed", "failed"] if "hard_not_acked" in DEAD else ["failed"],
+}
+
+
 @pytest.fixture
 def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
     with Installation(server, tmp_path, result_backend=server.url("redis")) as site:
@@ -76,6 +94,14 @@ def kept(messages: Messages) -> dict[str, list[FailedTask]]:
     found: dict[str, list[FailedTask]] = {}
     for task in FailedTasks(messages.store).iter(QUEUE, Part(None, None)):
         found.setdefault(task.failure.task, []).append(task)
+    return found
+
+
+def outcomes_of(messages: Messages) -> dict[str | None, list[str]]:
+    """Name of the task -> how it has ended, time after time."""
+    found: dict[str | None, list[str]] = {}
+    for task in messages.select(Selection(state="finished")):
+        found.setdefault(task.task, []).append(task.outcome)
     return found
 
 
@@ -109,6 +135,15 @@ def test_which_have_failed(site: Installation, pool: str) -> None:
         assert {task: each[0].failure.error for task, each in found.items()} == errors
         assert {task for task, each in found.items() if len(each) > 1} == set(), "kept twice"
         assert {letter.task for letter in messages.select(Selection(state="dead"))} == dead
+        late = {kind: ENDS_LATE.get(kind, ENDS.get(kind, ["failed"])) for kind in expected}
+        ends = {f"{kind}.early": ENDS.get(kind, ["failed"]) for kind in expected}
+        ends |= {f"{kind}.late": outcomes for kind, outcomes in late.items()}
+        ends = {task: outcomes for task, outcomes in ends.items() if outcomes}
+        wait_until(lambda: outcomes_of(messages) == ends, 10, "a line of each end")
+        [success] = messages.select(Selection(state="finished", task="succeed.late"))
+        assert (success.tries, success.error, "@" in (success.worker or "")) == (1, "", True)
+        assert 0 <= (success.ran or 0) <= 60
+        assert 0 <= (success.waited or 0) <= 60
     assert worker.running
     for ack in ("early", "late"):
         failure = found[f"raise.{ack}"][0].failure

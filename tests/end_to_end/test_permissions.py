@@ -41,7 +41,7 @@ def url(server: RedisServer, prefix: str) -> str:
 
 @pytest.fixture
 def site(server: RedisServer, tmp_path: Path, prefix: str) -> Iterator[Installation]:
-    options = {"global_keyprefix": prefix, "delivery_limit": 3, "dead_letter": True}
+    options = {"global_keyprefix": prefix, "delivery_limit": 3, "dead_letter": True, "keep_finished": {}}
     settings = {"broker_transport_options": options, "task_send_sent_event": True}
     with Installation(server, tmp_path, **settings) as site:
         yield site

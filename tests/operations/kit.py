@@ -12,15 +12,15 @@ from celery import Celery
 from kombu_redisdelay import MessageInfo, Selection, batch
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.states import STATES
 from tests.failed import keep_failed
+from tests.finished import OF_MESSAGES
 from tests.transport.kit import Inbox, Site, drain
 
 #: A message that is none, and its id.
 GARBAGE = b"\xff not\na message"
 GARBAGE_ID = hashlib.sha1(GARBAGE).hexdigest()
 
-each_state = pytest.mark.parametrize("state", STATES)
+each_state = pytest.mark.parametrize("state", OF_MESSAGES)
 
 
 def send(app: Celery, *ids: str, task: str = "shop.close", **options: Any) -> None:

@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import KEPT, known_queues
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.states import STATES
 from tests.failed import keep_failed
+from tests.finished import OF_MESSAGES
 from tests.transport.kit import Site, publish
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -115,7 +115,7 @@ def test_what_is_closed_is_not_used(site: Site, use: Callable[[Messages], object
         use(delayed)
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", OF_MESSAGES)
 def test_an_iteration_ends_when_it_is_closed(site: Site, state: str) -> None:
     channel = site.channel(dead_letter=True)
     for _ in range(3):

@@ -12,6 +12,7 @@ from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.operations.selection import FILTERS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.verbs import VERBS, Verb
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import ids, put
 from tests.transport.kit import Site
 
@@ -148,7 +149,7 @@ class TestEachVerb:
         assert do(messages, verb, Selection(every=True)).verb == verb.name
 
     def test_another_state_is_a_value_error(self, messages: Messages, verb: Verb) -> None:
-        for state in set(STATES) - set(verb.states):
+        for state in set(OF_MESSAGES) - set(verb.states):
             with pytest.raises(ValueError, match=f"state must be .*{verb.states[0]}.*, not '{state}'"):
                 do(messages, verb, Selection(state=state))
 
@@ -166,11 +167,11 @@ class TestEachVerb:
     ) -> None:
         # What is ready would be taken for those.
         # What is ready would be taken with those that come to be unacked or dead.
-        for state in sorted(set(STATES) - set(verb.states), key="ready".__eq__):
+        for state in sorted(set(OF_MESSAGES) - set(verb.states), key="ready".__eq__):
             put(site, app, state, state)
         before = list(messages.select())
         assert do(messages, verb, Selection(every=True)).count == 0
-        assert do(messages, verb, ids=list(STATES)).count == 0
+        assert do(messages, verb, ids=OF_MESSAGES).count == 0
         assert [message.payload for message in messages.select()] == [message.payload for message in before]
 
     def test_of_a_variable_that_is_none(

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.messages import NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import MOST_TEXTS
-from kombu_redisdelay.operations.states import STATES
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import hold, ids, in_each_state, ready, scheduled, send
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
@@ -44,9 +44,14 @@ class TestById:
 
     def test_scheduled_and_ready_ones(self, site: Site, app: Celery, messages: Messages) -> None:
         in_each_state(site, app)
-        done = messages.cancel(ids=[*STATES, "unknown"])
-        assert done.by_id == {**dict.fromkeys(STATES, 0), "scheduled": 1, "ready": 1, "unknown": 0}
-        assert ids(messages.select()) == [each for each in STATES if each not in ("scheduled", "ready")]
+        done = messages.cancel(ids=[*OF_MESSAGES, "unknown"])
+        assert done.by_id == {
+            **dict.fromkeys(OF_MESSAGES, 0),
+            "scheduled": 1,
+            "ready": 1,
+            "unknown": 0,
+        }
+        assert ids(messages.select()) == [each for each in OF_MESSAGES if each not in ("scheduled", "ready")]
 
     def test_all_with_an_id(self, app: Celery, messages: Messages) -> None:
         send(app, "a", "b", "a", priority=3)

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.operations.states import STATES
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import GARBAGE, GARBAGE_ID, ids, in_each_state, ready, scheduled, send
 from tests.transport.kit import Site, in_seconds
 
@@ -37,7 +37,7 @@ class TestTimes:
 
     def test_distances_are_ahead_or_back(self, site: Site, app: Celery, messages: Messages) -> None:
         in_each_state(site, app)
-        for state in STATES:
+        for state in OF_MESSAGES:
             for near, far in (("1m", "20m"), (timedelta(minutes=1), timedelta(minutes=20))):
                 is_ahead = state == "scheduled"
                 assert messages.count(Selection(state=state, before=near)) == 0

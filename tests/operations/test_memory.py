@@ -25,7 +25,7 @@ from kombu_redisdelay.operations.sample import (
     nodes_of,
     within_reach,
 )
-from kombu_redisdelay.operations.states import STATES
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import GARBAGE, in_each_state, send
 from tests.permissions import allow, documented_rules
 from tests.transport.kit import Site
@@ -160,10 +160,10 @@ def test_each_state(site: Site, app: Celery, messages: Messages) -> None:
     in_each_state(site, app)
     found = messages.memory()
     assert {each.state: each.messages for each in found.states if each.state != NOTES} == dict.fromkeys(
-        STATES, 1
+        OF_MESSAGES, 1
     )
     assert {(each.state, each.task, each.messages, each.seen) for each in found.tasks} == {
-        (state, "shop.close", 1, 1) for state in STATES
+        (state, "shop.close", 1, 1) for state in OF_MESSAGES
     }
     assert all(each.largest_id == each.state for each in found.tasks)
     assert all(each.bytes > each.largest // 2 > 200 for each in found.tasks)

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Messages, Selection
-from kombu_redisdelay.operations.states import STATES
 from tests.failed import SECRET
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import (
     GARBAGE,
     GARBAGE_ID,
@@ -31,10 +31,10 @@ class TestAMessage:
         before = in_seconds(-0.001)
         in_each_state(site, app)
         found = list(messages.select())
-        assert ids(found) == [message.state for message in found] == list(STATES)
-        assert [messages.get(id) for id in STATES] == found
-        assert [messages.count(Selection(state=state)) for state in STATES] == [1] * len(STATES)
-        assert messages.count() == messages.count(Selection(queue="celery")) == len(STATES)
+        assert ids(found) == [message.state for message in found] == list(OF_MESSAGES)
+        assert [messages.get(id) for id in OF_MESSAGES] == found
+        assert [messages.count(Selection(state=state)) for state in OF_MESSAGES] == [1] * len(OF_MESSAGES)
+        assert messages.count() == messages.count(Selection(queue="celery")) == len(OF_MESSAGES)
         for message in found:
             assert isinstance(message, MessageInfo)
             assert (message.queue, message.task, message.kwargs) == (

@@ -12,7 +12,7 @@ from celery import Celery
 
 from kombu_redisdelay import Messages, Selection, requeue
 from kombu_redisdelay.operations.selection import FILTERS, MOST_TEXTS
-from kombu_redisdelay.operations.states import STATES
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import (
     dead,
     give_up,
@@ -313,7 +313,7 @@ class TestWhileTheQueueMoves:
         reader = messages.select()
         assert next(reader).id == "scheduled"
         assert messages.deliver_now(ids=["scheduled"])
-        assert ids(reader) == [each for each in STATES if each != "scheduled"]
+        assert ids(reader) == [each for each in OF_MESSAGES if each != "scheduled"]
 
     def test_no_dead_letter_is_passed_over_while_old_ones_go(
         self, site: Site, app: Celery, messages: Messages

@@ -20,6 +20,7 @@ from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.verbs import VERBS, How, Stays, Verb
 from tests.cli.site import run_delayed
+from tests.finished import OF_MESSAGES
 from tests.operations.kit import ids, in_each_state
 from tests.transport.kit import Site
 from tests.web.viewer import Viewer
@@ -91,7 +92,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class TestPluggedIn:
     def test_python(self, site: Site, app: Celery, messages: Messages) -> None:
         in_each_state(site, app)
-        assert ids(messages.select()) == [*(each for each in STATES if each != "odd"), "odd-one"]
+        assert ids(messages.select()) == [*OF_MESSAGES, "odd-one"]
         odd = messages.get("odd-one")
         assert odd is not None
         assert (odd.state, odd.payload) == ("odd", b"odd")

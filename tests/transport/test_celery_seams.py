@@ -78,3 +78,14 @@ def test_a_lost_process_is_a_failure_if_celery_says_so() -> None:
     source = inspect.getsource(inspect.unwrap(Request.on_failure))
     assert "if not requeue and (is_worker_lost or not return_ok):" in source
     assert "signals.task_failure.send(" in source.partition("if not requeue and (is_worker_lost")[2]
+
+
+def test_each_end_of_a_task_comes_to_a_method_of_its_request() -> None:
+    """And ``on_success`` is one of the class that is made for the task."""
+    source = inspect.getsource(create_request_cls)
+    assert "class Request(base):" in source
+    assert "def on_success(self, failed__retval__runtime, **kwargs):" in source
+    assert "return self.on_failure(retval, return_ok=True)" in source
+    assert "self._announce_revoked(" in inspect.getsource(Request.revoked)
+    parameters = inspect.signature(Request._announce_revoked).parameters
+    assert list(parameters) == ["self", "reason", "terminated", "signum", "expired"]

@@ -6,6 +6,8 @@ import pytest
 from kombu.entity import Exchange, Queue
 from prometheus_client import REGISTRY
 
+from kombu_redisdelay import metrics
+from kombu_redisdelay.transport import pool_load
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
 pytestmark = pytest.mark.one_server
@@ -106,3 +108,61 @@ def test_a_queue_without_acks_has_no_counters(site: Site, queue: str) -> None:
     publish(channel, "an answer", queue=queue)
     Inbox(channel, queue, no_ack=True)
     assert _exist(queue) == {False}
+
+
+def _of_task(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(f"redisdelay_{name}", labels)
+
+
+def test_how_tasks_end(queue: str) -> None:
+    metrics.task_ended(queue, "succeeded", "-", 0.2, 3.0)
+    metrics.task_ended(queue, "failed", "KeyError", None, 0.5)
+    metrics.task_ended(queue, "expired", "-", 9.0, None)
+    assert _of_task("task_run_seconds_count", task=queue) == 2
+    assert _of_task("task_run_seconds_sum", task=queue) == 3.5
+    assert _of_task("task_wait_seconds_sum", task=queue) == 9.2
+    assert _of_task("task_errors_total", task=queue, error="KeyError") == 1
+    for outcome in ("succeeded", "failed", "expired"):
+        assert _of_task("tasks_ended_total", task=queue, outcome=outcome) == 1
+
+
+def test_there_is_a_bounded_number_of_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the names of tasks, and of errors: an application may make new ones for ever."""
+    monkeypatch.setattr(metrics, "_tasks", {})
+    monkeypatch.setattr(metrics, "_errors", set())
+    for number in range(metrics.MOST_TASKS + 50):
+        metrics.task_ended(f"bounded-{number}", "failed", f"Error{number}", 1.0, 1.0)
+        metrics.task_ended("bounded-0", "failed", f"More{number}", 1.0, 1.0)
+    labels = [sample.labels for metric in REGISTRY.collect() for sample in metric.samples]
+    tasks = {each["task"] for each in labels if each.get("task", "").startswith("bounded-")}
+    errors = {each["error"] for each in labels if "bounded" in each.get("task", "") and "error" in each}
+    assert len(tasks) == metrics.MOST_TASKS
+    assert len(errors) <= metrics.MOST_ERRORS + 1
+    assert (_of_task("task_run_seconds_count", task="other") or 0) >= 50
+    assert (_of_task("task_errors_total", task="bounded-0", error="other") or 0) >= 50
+
+
+class Pool:
+    num_processes = 4
+
+
+class Request:
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+
+def test_the_places_of_the_pool() -> None:
+    pool = Pool()
+    state = pytest.importorskip("celery.worker.state")
+    pool_load.watch_pool(pool)
+    assert _of_task("pool_places", state="busy") == 0
+    assert _of_task("pool_places", state="free") == 4
+    requests = [Request(id) for id in "abc"]
+    state.active_requests.update(requests)
+    try:
+        assert _of_task("pool_places", state="busy") == 3
+        assert _of_task("pool_places", state="free") == 1
+    finally:
+        state.active_requests.difference_update(requests)
+    del pool
+    assert _of_task("pool_places", state="free") == 0

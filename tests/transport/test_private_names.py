@@ -52,6 +52,7 @@ PRIVATE: dict[str, type] = {
     "_active_writes": AsynPool,
     "_already_cancelled": Request,
     "_already_revoked": Request,
+    "_announce_revoked": Request,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
     "_cache": AsynPool,

@@ -12,6 +12,7 @@ from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site
 from tests.failed import keep_failed
+from tests.finished import keep_finished
 
 SCHEDULED, READY, HELD, FAILED, DEAD = "scheduled", "ready", "unacked", "failed", "dead"
 
@@ -34,6 +35,7 @@ PAGES = (
     "/failed",
     "/failed?queue=celery",
     "/message?id=f1",
+    "/message?id=done",
     "/message?id=nothing",
     "/queue?name=celery",
     f"/queue?name={LONG}",
@@ -55,6 +57,8 @@ def messages_in_each_state(site: Site) -> None:
     for id in ("holder", "blocked"):
         site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
     failed(site, "f1", "f2")
+    keep_finished(site.store, QUEUE, "done", "s1")
+    keep_finished(site.store, LONG, UGLY, task=UGLY.replace(" ", ""), outcome="failed", error="KeyError")
     for state in KEPT:
         dead(site, f"{state}1", state=state)
 

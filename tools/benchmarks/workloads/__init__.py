@@ -12,6 +12,7 @@ from tools.benchmarks.workloads import (
     failed_held,
     fair,
     fair_fleet,
+    finished,
     fleet,
     foreign,
     forward,
@@ -60,6 +61,7 @@ WORKLOADS: dict[str, Workload] = {
         unique_held.WORKLOAD,
         fair.WORKLOAD,
         *fair_fleet.WORKLOADS,
+        finished.WORKLOAD,
         kills.WORKLOAD,
     )
 }
