@@ -63,6 +63,11 @@ def learn_outcomes(request_class: Any) -> None:
     request_class.__init_subclass__ = classmethod(derived)
 
 
+def note_unended(request: Any, error: BaseException) -> None:
+    """Note that a task has failed that Celery could not end, because its own code raised *error* there."""
+    _end(request, FAILED, error_name(error))
+
+
 def _learning_success(on_success: Callable[..., Any]) -> Callable[..., Any]:
     """In place of ``on_success`` of the class that Celery makes for a task."""
 

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
-from kombu_redisdelay.transport.outcomes import learn_outcomes, want_outcomes
+from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
@@ -136,6 +136,7 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             if request.acknowledged:
                 # In a solo worker, where the task has run in there.
                 keep_unended(request, exc)
+                note_unended(request, exc)
             else:
                 channel.qos.has_failed(request.message)
             return None

@@ -79,6 +79,8 @@ ENDS = {
 ENDS_LATE = {
     "requeue": ["requeued", "requeued"],
     "lost_rejected": [],
+    # Celery does not come to an end.
+    "hook": [],
     "hard_not_acked": ["failed", "failed"] if "hard_not_acked" in DEAD else ["failed"],
 }
 
