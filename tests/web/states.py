@@ -57,7 +57,7 @@ def messages_in_each_state(site: Site) -> None:
     for id in ("holder", "blocked"):
         site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
     failed(site, "f1", "f2")
-    keep_finished(site.store, QUEUE, "done", "s1")
+    keep_finished(site.store, QUEUE, "done", "ended")
     keep_finished(site.store, LONG, UGLY, task=UGLY.replace(" ", ""), outcome="failed", error="KeyError")
     for state in KEPT:
         dead(site, f"{state}1", state=state)
