@@ -75,7 +75,11 @@ class Messages(Access):
         return reading.count(self, selection, selection.states(), at_most)
 
     def select(
-        self, selection: Selection | None = None, *, limit: int | None = None
+        self,
+        selection: Selection | None = None,
+        *,
+        limit: int | None = None,
+        newest_first: bool = False,
     ) -> Iterator[MessageInfo]:
         """Iterate over the messages, one state after the other. They are read in portions.
 
@@ -90,13 +94,16 @@ class Messages(Access):
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
+            newest_first: whether the scheduled messages come first that are due last, or in each queue the
+                failed tasks, dead letters or finished tasks that came last. Ready and unacked messages have
+                one order only.
 
         Raises:
             ValueError: *limit* is not a whole number from 0.
         """
         check_limit(limit)
         selection = selection or Selection()
-        return islice(reading.matching(self, selection, selection.states()), limit)
+        return islice(reading.matching(self, selection, selection.states(), newest_first), limit)
 
     def page(
         self,

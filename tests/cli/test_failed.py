@@ -33,6 +33,9 @@ def test_the_list(site: Site) -> None:
     assert other.split()[1:] == ["f2", QUEUE, "1", "ValueError", "shop.close_order()"]
     for option in ("KeyError", "Key*"):
         assert [row["id"] for row in site.rows("list", "--error", option)] == ["f1"]
+    assert [row["id"] for row in site.rows("list", "--state", "failed", "--newest-first")] == ["f2", "f1"]
+    result = site.run("list", "--newest-first")
+    assert (result.exit_code, "needs --state scheduled, failed" in result.stderr) == (2, True)
     # Both are listed.
     site.bury(payload("d1"), "why")
     assert {row["id"]: row["state"] for row in site.rows("list")} == {

@@ -12,6 +12,7 @@ import pytest
 from kombu_redisdelay import Selection
 from kombu_redisdelay.broker.failure import name as failure_name
 from kombu_redisdelay.web import confirming
+from kombu_redisdelay.web.words import plural, text
 from tests.cli.site import QUEUE, Site
 from tests.failed import SECRET, keep_failed
 from tests.web.states import DEAD, FAILED, dead, delivered, failed, payload
@@ -159,6 +160,11 @@ def test_a_kind_is_requeued_slowly(viewer: Viewer, site: Site) -> None:
     assert site.redis.llen(QUEUE) == 2
 
 
+def test_a_large_number_is_no_escape() -> None:
+    question = f"Requeue {plural(1503, 'failed task')}\x1b?"
+    assert text(question) == "Requeue 1\N{NARROW NO-BREAK SPACE}503 failed tasks\\x1b?"
+
+
 @contextmanager
 def a_worker_that_fails(site: Site) -> Iterator[None]:
     is_over = Event()
@@ -198,7 +204,7 @@ def test_it_can_be_stopped(viewer: Viewer, site: Site, monkeypatch: pytest.Monke
     viewer.press("Requeue slowly")
     page = viewer.press("Requeue slowly", rate="1/h")
     wait_until(lambda: "1 of 2 messages" in viewer.open(page.address).text, 60, "that it shows how far it is")
-    assert "At 1/h. None have failed again so far, and 1 are left." in viewer.at.text
+    assert "At 1/h. None have failed again so far, and 1 failed task is left." in viewer.at.text
     # With another rate, and in another order, it is the same.
     viewer.open("/messages", state=FAILED, task="shop.close", error="KeyError")
     viewer.press("Requeue slowly")
