@@ -48,6 +48,7 @@ __all__ = (
     "Fairness",
     "KeyLimits",
     "KeyStats",
+    "LargeKey",
     "MemoryUse",
     "MessageInfo",
     "Messages",

@@ -59,7 +59,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
         show_json(_rows(found))
         return
     if found.tasks:
-        show(_table(found))
+        show(table_of(found))
     else:
         echo("No messages found.", err=True)
     echo_all(remarks(found))
@@ -74,7 +74,8 @@ def _rows(found: MemoryUse) -> Iterator[dict[str, Any]]:
     yield from ({"of": "not looked at", "what": what} for what in found.not_looked_at)
 
 
-def _table(found: MemoryUse) -> Table:
+def table_of(found: MemoryUse) -> Table:
+    """A row for each of the largest tasks."""
     rows = table(
         *(flexible("QUEUE"), fixed("STATE"), right("BYTES"), right("OF REDIS"), right("MESSAGES")),
         *(right("LARGEST"), right("WITH ZLIB"), unusual("EXPIRED", usual=NONE_EXPIRED)),

@@ -8,8 +8,8 @@ from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.operations.estimate import NO_TASK, NOT_A_MESSAGE, UNSEEN
 from kombu_redisdelay.operations.forecast import ServerFill
 from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
-from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.other_keys import LargeKey
+from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.words import first_of, number_of, percent, size, span
 
 #: Queues that are named because nobody knows how fast they grow, and characters of the name of a key.
@@ -44,15 +44,15 @@ def of_redis(bytes: float, found: MemoryUse) -> str:
 def remarks(found: MemoryUse) -> Iterator[str]:
     """What there is to say besides the tasks, a sentence each."""
     if found.tasks and found.used:
-        yield f"The queues have {size(found.bytes)} in all, {of_redis(found.bytes, found)} of what Redis uses."
+        part = of_redis(found.bytes, found)
+        yield f"The queues have {size(found.bytes)} in all, {part} of what Redis uses."
     notes = sum(state.bytes for state in found.states if state.state == NOTES)
     if notes:
         yield f"What is noted of the queues, such as limits, keys and history: {size(notes)}."
     for each in found.others:
         part = f", {of_redis(each.bytes, found)} of what Redis uses" if found.used else ""
-        yield (
-            f"Beside the queues: {each.what}, about {size(each.bytes)} in {number_of(each.keys, 'key')}{part}."
-        )
+        keys = number_of(each.keys, "key")
+        yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
         for key in each.largest:
             yield f"The largest of them: {key_in_words(key)}."
     for server in found.servers:
@@ -64,7 +64,8 @@ def remarks(found: MemoryUse) -> Iterator[str]:
 def key_in_words(key: LargeKey) -> str:
     """Names a key of another program. The name is safe to print."""
     cut = "..." if len(key.name) > MOST_OF_NAME else ""
-    said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {'of an unknown type' if key.type is None else f'a {key.type}'}, {size(key.bytes)}"
+    type_name = "of unknown type" if key.type is None else f"a {key.type}"
+    said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {type_name}, {size(key.bytes)}"
     if key.may_be_queue:
         said += "; it has text that looks like messages: it may be a queue of redis:// that no app declares"
     return said
