@@ -173,4 +173,4 @@ def test_the_doctor_warns_when_it_is_full_soon(site: Site) -> None:
     found = what_the_doctor_finds(site)
     assert found is not None
     assert found["level"] == "warning"
-    assert "an hour, it is full in " in found["found"]
+    assert "an hour, measured over 16m" in found["found"]

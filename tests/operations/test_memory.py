@@ -337,6 +337,10 @@ def test_another_database_is_named(server: RedisServer, site: Site, messages: Me
         client.flushdb()
 
 
+#: Bytes that a server has left.
+ROOM = 10_000_000
+
+
 class TestForecast:
     NOW_S = 1_800_000_000.0
 
@@ -375,13 +379,14 @@ class TestForecast:
         site: Site,
         messages: Messages,
         monkeypatch: pytest.MonkeyPatch,
-        maxmemory: bool = True,
-        **more: int,
+        more: Mapping[str, int],
+        room: int,
     ) -> ServerFill:
-        """How full the server is, with ten million bytes of room.
+        """How full the server is.
 
         Arguments:
             more: queue -> by how many messages of 1,000 bytes it has grown in half an hour; 0: nobody knows.
+            room: bytes up to maxmemory; 0: it is not set.
         """
         now_s = messages.store.now_ms() / 1000
         monkeypatch.setattr(
@@ -392,7 +397,7 @@ class TestForecast:
             ],
         )
         used = int(site.redis.info("memory")["used_memory"])
-        site.redis.config_set("maxmemory", used + 10_000_000 if maxmemory else 0)
+        site.redis.config_set("maxmemory", used + room if room else 0)
         try:
             [server] = server_fills(messages.store, dict.fromkeys(more, (1_000_000, 1000)))
         finally:
@@ -400,7 +405,7 @@ class TestForecast:
         return server
 
     def test_when_it_is_full(self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
-        server = self.fill(site, messages, monkeypatch, celery=1800)
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, ROOM)
         assert (server.is_limited, server.unknown) == (True, [])
         assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
         assert server.measured == pytest.approx(1800, rel=0.1)
@@ -412,7 +417,7 @@ class TestForecast:
     def test_without_maxmemory_the_limit_of_the_machine_counts(
         self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        server = self.fill(site, messages, monkeypatch, maxmemory=False, celery=1800)
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, room=0)
         assert not server.is_limited
         assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
         assert (server.full_in is None) == (server.limit == 0)
@@ -421,11 +426,11 @@ class TestForecast:
     def test_a_large_queue_without_a_history(
         self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        server = self.fill(site, messages, monkeypatch, celery=1800, imports=0)
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800, "imports": 0}, ROOM)
         assert server.unknown == ["imports"]
         assert "at least 3.4 MiB an hour" in fill_of(server)
         assert "at the latest: not counted are imports, which has no history of 15 minutes" in fill_of(server)
-        server = self.fill(site, messages, monkeypatch, celery=-1800, imports=0)
+        server = self.fill(site, messages, monkeypatch, {"celery": -1800, "imports": 0}, ROOM)
         assert (server.bytes_per_hour, server.full_in) == (None, None)
         assert "nobody knows when it is full, because of imports" in fill_of(server)
 
@@ -433,8 +438,9 @@ class TestForecast:
         self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queues = {f"q{number}": 100 for number in range(10)}
-        server = self.fill(site, messages, monkeypatch, **queues, small=0)
-        assert (server.unknown, server.bytes_per_hour) == ([], pytest.approx(2_000_000, rel=0.1))
+        server = self.fill(site, messages, monkeypatch, {**queues, "small": 0}, ROOM)
+        assert server.unknown == []
+        assert server.bytes_per_hour == pytest.approx(2_000_000, rel=0.1)
 
     def test_some_queues_foretell_nothing(self, site: Site, app: Celery, messages: Messages) -> None:
         send(app, "a")
