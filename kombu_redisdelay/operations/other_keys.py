@@ -100,15 +100,20 @@ def other_keys(
         NotAllowed: the user may not do that. It says what is missing.
     """
     found: dict[str, list[float]] = {}
-    large: list[tuple[int, bytes, OneServer]] = []
+    large: list[tuple[int, float, bytes, OneServer]] = []
     for server in servers:
         for key, what, scale, size in _of_server(server, is_ours, stock_keys, database, results):
             counts = found.setdefault(what, [0.0, 0.0])
             counts[0] += scale
             counts[1] += scale * size
             if what == OTHERS:
-                large.append((size, key, server))
-    named = [_large_key(*each) for each in nlargest(MOST_NAMED, large, key=itemgetter(0))]
+                large.append((size, scale, key, server))
+    named = []
+    for size, scale, key, server in nlargest(MOST_NAMED, large, key=itemgetter(0)):
+        # A single large key does not stand for others that were not looked at.
+        found[OTHERS][0] -= scale - 1
+        found[OTHERS][1] -= (scale - 1) * size
+        named.append(_large_key(server, key, size))
     rows = [
         OtherKeys(what, round(keys), round(size), named if what == OTHERS else ())
         for what, (keys, size) in found.items()
@@ -145,7 +150,7 @@ def _of_server(
             yield key, STOCK, 1.0, size
 
 
-def _large_key(size: int, key: bytes, server: OneServer) -> LargeKey:
+def _large_key(server: OneServer, key: bytes, size: int) -> LargeKey:
     type_name, looks_so = None, False
     with suppress(ResponseError):
         type_name = server.call("TYPE", key).decode(errors="replace")

@@ -474,6 +474,19 @@ def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messa
     assert "it may be a queue of redis://" in key_in_words(stock)
 
 
+def test_a_large_key_does_not_stand_for_others(
+    site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu_redisdelay.operations.other_keys.KEYS_LOOKED_AT", 100)
+    site.redis.mset({f"of another program {number}": "x" for number in range(300)})
+    cursor, seen = site.redis.scan(0, count=100)
+    assert cursor
+    site.redis.set(seen[0], "x" * 100_000)
+    [others] = messages.memory().others
+    assert others.largest[0].name == seen[0].decode()
+    assert 100_000 < others.bytes < 160_000
+
+
 def test_numbers_are_exact_if_all_can_be_read(
     site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

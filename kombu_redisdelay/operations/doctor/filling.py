@@ -53,8 +53,8 @@ def _said(found: MemoryUse) -> str:
         if each.bytes >= LEAST_OF_REDIS * found.used:
             of_these = f": {key_in_words(each.largest[0])}" if each.largest else ""
             parts.append((each.bytes, f"{each.what} about {_part(each.bytes, found)}{of_these}"))
-    return "; ".join(text for _, text in sorted(parts, key=lambda part: -part[0]))
+    return f"of what Redis uses: {'; '.join(text for _, text in sorted(parts, key=lambda part: -part[0]))}"
 
 
 def _part(bytes: int, found: MemoryUse) -> str:
-    return f"{size(bytes)} ({of_redis(bytes, found)} of Redis)"
+    return f"{size(bytes)} ({of_redis(bytes, found)})"
