@@ -15,6 +15,9 @@ from kombu_redisdelay.words import first_of, number_of, percent, size, span
 #: Queues that are named because nobody knows how fast they grow, and characters of the name of a key.
 MOST_UNKNOWN, MOST_OF_NAME = 3, 80
 
+#: From this part of what Redis uses on, it is said that nobody knows what it is.
+LEAST_UNKNOWN = 0.1
+
 NONE_EXPIRED = "0 %"
 
 #: A server that is full later than in so many seconds is not about to be full.
@@ -41,6 +44,12 @@ def of_redis(bytes: float, found: MemoryUse) -> str:
     return percent(min(1.0, bytes / found.used)) if found.used else "-"
 
 
+def unknown_bytes(found: MemoryUse) -> int:
+    """What Redis uses beside the queues and the other keys, if other keys were found; 0 if it is little."""
+    rest = found.used - found.bytes - sum(each.bytes for each in found.others) if found.others else 0
+    return rest if rest >= LEAST_UNKNOWN * found.used else 0
+
+
 def remarks(found: MemoryUse) -> Iterator[str]:
     """What there is to say besides the tasks, a sentence each."""
     if found.tasks and found.used:
@@ -55,6 +64,10 @@ def remarks(found: MemoryUse) -> Iterator[str]:
         yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
         for key in each.largest:
             yield f"The largest of them: {key_in_words(key)}."
+    rest = unknown_bytes(found)
+    if rest:
+        part = of_redis(rest, found)
+        yield f"What else Redis uses, {size(rest)}, {part}, is for itself, and in keys that were not looked at."
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
     if found.not_looked_at:

@@ -13,11 +13,11 @@ import pytest
 from celery import Celery
 from kombu import pools
 
-from kombu_redisdelay import Messages, Queues, ServerFill, TaskMemory
+from kombu_redisdelay import Messages, OtherKeys, Queues, ServerFill, TaskMemory
 from kombu_redisdelay.operations.forecast import Growth, growth, server_fills
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
 from kombu_redisdelay.operations.memory import MESSAGES, MemoryUse
-from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, number_of_messages
+from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, number_of_messages, remarks
 from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.sample import (
@@ -456,6 +456,14 @@ class TestForecast:
             "1.0 MiB used of 1.0 MiB; it is full now; maxmemory-policy allkeys-lru: when it is full, queues, "
             "with their messages, may be thrown away"
         )
+
+
+def test_what_nobody_knows_is_said() -> None:
+    server = ServerFill("a:1", 10 * 2**20, 0, False, "unknown", "noeviction")
+    found = MemoryUse([], [], [OtherKeys(OTHERS, 1, 2 * 2**20)], [server])
+    assert "What else Redis uses, 8.0 MiB, 80 %, is for itself" in "\n".join(remarks(found))
+    little = MemoryUse([], [], [OtherKeys(OTHERS, 1, round(9.5 * 2**20))], [server])
+    assert "What else" not in "\n".join(remarks(little))
 
 
 def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messages) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
 from kombu_redisdelay.operations.memory import MemoryUse, memory_use
-from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis
+from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis, unknown_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.words import size
 
@@ -53,6 +53,8 @@ def _said(found: MemoryUse) -> str:
         if each.bytes >= LEAST_OF_REDIS * found.used:
             of_these = f": {key_in_words(each.largest[0])}" if each.largest else ""
             parts.append((each.bytes, f"{each.what} about {_part(each.bytes, found)}{of_these}"))
+    if rest := unknown_bytes(found):
+        parts.append((rest, f"Redis itself, and keys that were not looked at, {_part(rest, found)}"))
     return f"of what Redis uses: {'; '.join(text for _, text in sorted(parts, key=lambda part: -part[0]))}"
 
 
