@@ -67,7 +67,7 @@ def remarks(found: MemoryUse) -> Iterator[str]:
     rest = unknown_bytes(found)
     if rest:
         part = of_redis(rest, found)
-        yield f"What else Redis uses, {size(rest)}, {part}, is for itself and in keys that were not looked at."
+        yield f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at."
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
     if found.not_looked_at:

@@ -461,7 +461,7 @@ class TestForecast:
 def test_what_nobody_knows_is_said() -> None:
     server = ServerFill("a:1", 10 * 2**20, 0, False, "unknown", "noeviction")
     found = MemoryUse([], [], [OtherKeys(OTHERS, 1, 2 * 2**20)], [server])
-    assert "What else Redis uses, 8.0 MiB, 80 %, is for itself" in "\n".join(remarks(found))
+    assert "What else Redis uses, 8.0 MiB, 80 %, is its own, and keys" in "\n".join(remarks(found))
     little = MemoryUse([], [], [OtherKeys(OTHERS, 1, round(9.5 * 2**20))], [server])
     assert "What else" not in "\n".join(remarks(little))
 
