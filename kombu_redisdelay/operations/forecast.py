@@ -61,25 +61,25 @@ class Growth:
     seconds: float
 
 
-def server_fills(store: Store, held: Mapping[str, tuple[float, int]] | None) -> list[ServerFill]:
+def server_fills(store: Store, by_queue: Mapping[str, tuple[float, int]] | None) -> list[ServerFill]:
     """How full the servers are that can be asked.
 
     Arguments:
-        held: queue or partition -> the bytes that its messages take, and how many there are. Others do not
-            grow. ``None``: nothing is foretold.
+        by_queue: queue or partition -> the bytes that its messages take, and how many there are. Others do
+            not grow. ``None``: nothing is foretold.
     """
-    if held is None:
+    if by_queue is None:
         return [_fill(server.address, memory) for server, memory in memories(store)]
-    histories, _ = read_each(queue_history, store, list(held))
+    histories, _ = read_each(queue_history, store, list(by_queue))
     now_s = store.now_ms() / 1000
     found = {history.queue: growth(history, now_s) for history in histories}
     by_server: dict[str, list[str]] = {}
-    for name in held:
+    for name in by_queue:
         address = store.server.server_of(store.keys(name).schedule).address
         by_server.setdefault(address, []).append(name)
     fills = []
     for server, memory in memories(store):
-        sizes = {name: held[name] for name in by_server.get(server.address, ())}
+        sizes = {name: by_queue[name] for name in by_server.get(server.address, ())}
         fills.append(_foretold(server.address, memory, sizes, found))
     return fills
 

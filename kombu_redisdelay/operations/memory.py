@@ -156,7 +156,7 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         whole = {name: name if name in asked else of for name, of in whole.items()}
     found, refused = read_each(queue_bytes, store, names)
     left = [f"queue {name}: {error}" for name, error in refused.items()]
-    rows, held = [], {}
+    rows, by_queue = [], {}
     share_of = _shares_of_sample(found)
     now_ms = store.now_ms()
     for part in found:
@@ -170,9 +170,9 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)
         if messages:
-            held[name] = sum(row.bytes for row in its), messages
+            by_queue[name] = sum(row.bytes for row in its), messages
     # Other queues fill the server, too, so some of them foretell nothing.
-    servers = server_fills(store, held if queue is None else None)
+    servers = server_fills(store, by_queue if queue is None else None)
     others: list[OtherKeys] = []
     if queue is None:
         others = _others(access, names, left)

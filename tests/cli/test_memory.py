@@ -149,13 +149,13 @@ def test_the_doctor_tells_what_fills_it(site: Site) -> None:
     assert found["level"] == "ok"
     some = r"\d+ KiB \(\d+ %\)"
     assert re.search(
-        f"^of what Redis uses: queues {some}, of it shop.render, ready in celery, {some}", found["found"]
+        f"^of what Redis uses: .*queues {some}, of it shop.render, ready in celery, {some}", found["found"]
     )
     site.redis.set("of another program", "x" * 1_000_000)
     found = what_the_doctor_finds(site)
     assert found is not None
     assert re.search(
-        rf"^of what Redis uses: other keys about {some}: 'of another program', a string, \d+ KiB; queues ",
+        rf"^of what .*other keys about {some}: 'of another program', a string, \d+ KiB; .*queues ",
         found["found"],
     )
 
