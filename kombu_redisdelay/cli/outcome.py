@@ -47,6 +47,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
             echo(f"{untold(done.untold)}.", err=True)
     if done.left is not None:
         echo(f"{rest(noun, done.left, done.failed_again, done.stopped)}.", err=True)
+    elif done.stopped:
+        echo("Stopped. The others stay.", err=True)
     if verb.remark and done:
         echo(verb.remark, err=True)
     for id, count in done.by_id.items():
@@ -79,10 +81,14 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     due = {} if done.due is None else {"due": done.due}
     if done.left is not None:
         common |= {"left": done.left, "failed_again": done.failed_again, "stopped": done.stopped or None}
+    elif done.stopped:
+        common |= {"stopped": done.stopped}
     if not done.by_id:
         staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
         left = {"untold": done.untold} if done.untold else {}
-        yield {**common, "messages": done.count, **(due if done.count else {}), **staying, **left}
+        unmarked = {"unmarked": done.unmarked} if done.unmarked else {}
+        of_all = {"messages": done.count, **(due if done.count else {})}
+        yield {**common, **of_all, **staying, **left, **unmarked}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
         holder = {"holder": done.holders[id]} if id in done.holders else {}
