@@ -74,7 +74,7 @@ local function keep(stored)
   if name ~= id then
     redis.call('ZADD', keys.duplicates, 0, name)
   end
-  if is_counted(keys, now_ms) then
+  if has_counted(keys, now_ms) then
     count_failed(keys, now_ms, head, #kept, 1)
   end
   local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }

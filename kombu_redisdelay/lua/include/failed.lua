@@ -70,7 +70,7 @@ local function counted_since_ms(keys)
   return tonumber(string.match(redis.call('HGET', keys.groups, 'since') or '', '^%d+%.?%d*$') or nil)
 end
 
-local function is_counted(keys, at_ms)
+local function has_counted(keys, at_ms)
   return redis.call('HEXISTS', keys.groups, '') == 1 and at_ms >= (counted_since_ms(keys) or -math.huge)
 end
 
@@ -101,8 +101,9 @@ local function count_anew(keys, most)
   end
   -- First, because a full server does not refuse it (full.lua).
   redis.call('HDEL', keys.groups, 'since')
-  local before = string.format('(%.17g', since_ms)
-  local found = redis.call('ZRANGE', keys.list, before, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
+  local since = string.format('(%.17g', since_ms)
+  local found =
+    redis.call('ZRANGE', keys.list, since, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
   for i = 1, #found, 2 do
     local head = redis.call('HGET', keys.heads, found[i]) or ''
     count_failed(keys, tonumber(found[i + 1]), head, redis.call('HSTRLEN', keys.messages, found[i]), 1)
@@ -116,7 +117,7 @@ end
 -- Returns 1 if it was there, else 0.
 local function remove_failed(keys, name)
   local at_ms = tonumber(redis.call('ZSCORE', keys.list, name) or nil)
-  if at_ms and is_counted(keys, at_ms) then
+  if at_ms and has_counted(keys, at_ms) then
     local head = redis.call('HGET', keys.heads, name) or ''
     count_failed(keys, at_ms, head, redis.call('HSTRLEN', keys.messages, name), -1)
   end
