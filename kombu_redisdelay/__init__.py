@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.memory import MemoryUse, StateMemory, TaskMemory
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
-    from kombu_redisdelay.operations.other_keys import OtherKeys
+    from kombu_redisdelay.operations.other_keys import LargeKey, OtherKeys
     from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
@@ -48,6 +48,7 @@ __all__ = (
     "Fairness",
     "KeyLimits",
     "KeyStats",
+    "LargeKey",
     "MemoryUse",
     "MessageInfo",
     "Messages",
@@ -90,6 +91,7 @@ _MODULES = {
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
     "NotReplicatedError": "broker.server.confirming",
+    "LargeKey": "operations.other_keys",
     "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",
     "Period": "operations.history",

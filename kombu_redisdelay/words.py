@@ -84,6 +84,16 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
     return f"{number_of(count, noun)} {verb}, because another one holds {key}{said}"
 
 
+def without_message(noun: str, count: int) -> str:
+    """Says how many failed tasks stay as they are because their messages were not kept; empty if none do."""
+    if not count:
+        return ""
+    stay, were = ("stays", "it was kept without its message, which is")
+    if count > 1:
+        stay, were = ("stay", "they were kept without their messages, which are")
+    return f"{number_of(count, noun)} {stay}: {were} too large"
+
+
 def untold(count: int) -> str:
     """Says how many expired tasks were not cancelled, because their chords could not be told."""
     verb, they_are, their = (
@@ -97,16 +107,22 @@ def untold(count: int) -> str:
     )
 
 
-def rest(noun: str, left: int, failed_again: int, stopped: str) -> str:
+def rest(noun: str, left: int, failed_again: int, waiting: int, stopped: str) -> str:
     """Says what became of tasks that were requeued at a rate, and what is left.
 
     Arguments:
+        waiting: how many wait in queues that no worker consumes from.
         stopped: why it has stopped: "failing", "asked", or empty.
     """
     why = {"failing": "Stopped, because too many fail again. ", "asked": "Stopped. "}.get(stopped, "")
+    wait = ""
+    if waiting:
+        verb = "waits in a queue" if waiting == 1 else "wait in queues"
+        wait = f"{number_of(waiting, noun)} {verb} that no worker consumes from. "
     again, have = f"{failed_again:,}" if failed_again else "None", "has" if failed_again == 1 else "have"
     are = "is" if left == 1 else "are"
-    return f"{why}{again} {have} failed again so far, and {number_of(left, noun)} {are} left"
+    end = f", and {number_of(left, noun)} {are} left" if left else ". All that it began with were sent"
+    return f"{why}{wait}{again} {have} failed again so far{end}"
 
 
 def blocked(count: int) -> str:

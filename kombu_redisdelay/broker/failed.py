@@ -258,24 +258,29 @@ class FailedTasks:
         stays: Callable[[FailedTask, str], object] = lambda task, holder: None,
     ) -> Iterator[FailedTask]:
         """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *tasks* of
-        *queue*. Yields those that were still there. One that was kept without its message is not requeued.
+        *queue*. Yields those that were still there.
 
         Arguments:
             renewed: makes of a message the one to requeue.
             stays: called with each one that is not requeued because another message holds its key, and the id
-                of that message.
+                of that message; and with each one that was kept without its message, and no id.
         """
         keys = self._store.keys(queue)
         used = (keys.failed, keys.ready, keys.wake)
-        if how == REQUEUE:
-            tasks = (task for task in tasks if task.is_whole)
+
+        def movable() -> Iterator[FailedTask]:
+            for task in tasks:
+                if how == REQUEUE and not task.is_whole:
+                    stays(task, "")
+                else:
+                    yield task
 
         def of_each(task: FailedTask) -> tuple[Argument, ...]:
             step, payload = split_stored(task.stored)
             again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
             return task.name, task.head, again
 
-        parts = portions(tasks, _size, TASKS_PER_CALL, BYTES_PER_CALL)
+        parts = portions(movable(), _size, TASKS_PER_CALL, BYTES_PER_CALL)
         begin = (how, keys.separator)
         return take_out(self._store.server, REMOVE_FAILED, used, begin, parts, of_each, stays)
 

@@ -17,7 +17,10 @@ ON, OFF, PLAIN = "on", "off", ""
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
 
-_TURN = re.compile(rb"(\d+) (-?\d+)")
+_TURN = re.compile(rb"(\d{1,15}) (-?\d+)")
+
+#: A number of messages. Another one was written by another program, and counts as none.
+_NUMBER = re.compile(rb"\d{1,15}")
 
 
 class KeyLimits(NamedTuple):
@@ -78,8 +81,13 @@ def asking_for_sorted_in(store: Store, queue: str) -> Command:
 
 
 def sorted_in_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
-    """Priority step -> how many messages are sorted in, from a reply."""
-    return {step: int(number) for step, number in zip(store.steps, row, strict=True) if number is not None}
+    """Priority step -> how many messages are sorted in, from a reply. What another program has written there
+    counts as none, as in ``stats``."""
+    return {
+        step: int(number)
+        for step, number in zip(store.steps, row, strict=True)
+        if number is not None and _NUMBER.fullmatch(number)
+    }
 
 
 def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
@@ -188,7 +196,7 @@ def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
     return KeyState(
         key=key.decode(errors="replace"),
         ready={step: length for step, length in zip(steps, each[::2], strict=True) if length},
-        unacked=None if active is None else int(active),
+        unacked=int(active) if active is not None and _NUMBER.fullmatch(active) else None,
         turns=turns,
         is_limited=limited is not None,
         paused_ms=paused_ms,
@@ -199,8 +207,8 @@ def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
 def _own_of(text: bytes | None) -> tuple[int | None, KeyLimits]:
     try:
         paused_ms, concurrency, interval_us, burst = map(float, (text or b"").split())
-    except ValueError:
+        return int(paused_ms) or None, KeyLimits(
+            int(concurrency) or None, interval_us or None, int(burst) or None
+        )
+    except (ValueError, OverflowError):
         return None, KeyLimits()
-    return int(paused_ms) or None, KeyLimits(
-        int(concurrency) or None, interval_us or None, int(burst) or None
-    )

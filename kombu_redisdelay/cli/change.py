@@ -10,7 +10,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
-from kombu_redisdelay.cli.echo import confirm
+from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import (
     MomentType,
     RateType,
@@ -25,7 +25,8 @@ from kombu_redisdelay.cli.stopping import stopping
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.verbs import VERBS, Verb
+from kombu_redisdelay.operations.slowly import unattended
+from kombu_redisdelay.operations.verbs import REQUEUE_SLOWLY, VERBS, Verb
 from kombu_redisdelay.words import number_of, with_object
 
 #: What a verb asks for -> its option.
@@ -78,7 +79,7 @@ def _command(verb: Verb) -> click.Command:
         command = option(command)
     status = "With ids, the exit status is 1 if it could not be done to one of them."
     if any(how.foresee for how in verb.how.values()):
-        status += " It is also 1 if messages stay because others hold their unique keys."
+        status += " It is also 1 if messages stay, for example because others hold their unique keys."
     if "rate" in verb.asks:
         status += " With --rate, it is 1 if too many have failed again, and 130 after Ctrl-C."
     first_sentence = f"{verb.help.partition('.')[0]}."
@@ -91,6 +92,9 @@ def _command(verb: Verb) -> click.Command:
 def _change(
     verb: Verb, selection: Selection, *, yes: bool, dry_run: bool, as_json: bool, **asked: Any
 ) -> None:
+    is_slow = bool(asked.get("rate"))
+    if is_slow:
+        verb = REQUEUE_SLOWLY
     if verb.needs_state and selection.ids is None and selection.state is None:
         options = " or ".join(f"--state {name}" for name in verb.states)
         raise click.UsageError(f"Say which: {options}.")
@@ -106,14 +110,17 @@ def _change(
         if dry_run and found is not None:
             _show(verb, selection, found, messages, as_json)
             return
+        for queue in unattended(messages, selection) if is_slow else ():
+            echo(f"No worker consumes from the queue {queue!r}: what is requeued waits there.", err=True)
         if found:
             title = verb.name.replace("_", " ").capitalize()
-            confirm(f"{with_object(title, _what(verb, selection, found.count))}?")
+            at_rate = f", at {asked['rate']}" if is_slow else ""
+            confirm(f"{with_object(title, _what(verb, selection, found.count))}{at_rate}?")
         for name in WARNINGS:
             if asked.get(name) and not yes:
                 confirm(WARNINGS[name])
         with counting(verb.doing.capitalize(), found.count if found else None) as show:
-            if asked.get("rate"):
+            if is_slow:
                 with stopping() as stop:
                     done = change(selection, progress=show, stop=stop, **asked)
             else:
@@ -146,4 +153,6 @@ def _what(verb: Verb, selection: Selection, count: int) -> str:
         of_queues = "of all queues"
     else:
         of_queues = f"of the queue{'s' if len(queues) > 1 else ''} {', '.join(map(repr, queues))}"
-    return f"{number_of(count, noun)} {of_queues}"
+    filters = "".join(f", {each.said} {value}" for each, value in selection.filters)
+    expired = ", only those that have expired" if selection.expired else ""
+    return f"{number_of(count, noun)} {of_queues}{filters}{expired}"

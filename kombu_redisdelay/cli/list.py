@@ -22,9 +22,14 @@ from kombu_redisdelay.operations.states import STATES
 @click.command("list")
 @selecting(tuple(STATES))
 @limit_option
+@click.option(
+    "--newest-first",
+    is_flag=True,
+    help="In each queue the last failed or finished tasks, or dead letters, first; or what is due last.",
+)
 @arguments_option(SHORTENED)
 @json_option
-def command(limit: int | None, arguments: str, as_json: bool, **options: Any) -> None:
+def command(limit: int | None, newest_first: bool, arguments: str, as_json: bool, **options: Any) -> None:
     """List messages, one state after the other.
 
     Scheduled ones are in the order in which they are due, ready ones queue by queue in the order in which
@@ -34,9 +39,14 @@ def command(limit: int | None, arguments: str, as_json: bool, **options: Any) ->
     """
     selection, rows = selected(options), rows_to_show(limit, as_json)
     states = states_of(selection)
+    if newest_first and not all(state.is_reversible for state in states):
+        *some, last = (state.name for state in STATES.values() if state.is_reversible)
+        raise click.UsageError(f"--newest-first needs --state {', '.join(some)} or {last}.")
     messages = connect(Messages)
     # One more shows that there are more.
-    found = Limited(messages.select(selection, limit=None if rows is None else rows + 1), rows)
+    found = Limited(
+        messages.select(selection, limit=None if rows is None else rows + 1, newest_first=newest_first), rows
+    )
     if as_json:
         is_any = show_json(fields_of(message, arguments) for message in found)
     else:

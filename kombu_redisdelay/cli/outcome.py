@@ -13,13 +13,14 @@ from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.cli.stopping import STOPPED
 from kombu_redisdelay.operations.acting import Done
+from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import number_of, rest, stay, untold, with_object
+from kombu_redisdelay.words import number_of, rest, stay, untold, with_object, without_message
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -43,10 +44,13 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
         echo(f"{said}{due if done.count else ''}.")
         if done.blocked:
             echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
+        if done.without_message:
+            echo(f"{without_message(noun, done.without_message)}.", err=True)
         if done.untold:
             echo(f"{untold(done.untold)}.", err=True)
-    if done.left is not None:
-        echo(f"{rest(noun, done.left, done.failed_again, done.stopped)}.", err=True)
+    if done.left is not None and (done or done.stopped):
+        said = rest(noun, done.left, done.failed_again, done.waiting, done.stopped)
+        echo(f"{said}.", err=True)
     if verb.remark and done:
         echo(verb.remark, err=True)
     for id, count in done.by_id.items():
@@ -78,10 +82,13 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     common = {"verb": done.verb, "dry_run": done.is_dry_run}
     due = {} if done.due is None else {"due": done.due}
     if done.left is not None:
-        common |= {"left": done.left, "failed_again": done.failed_again, "stopped": done.stopped or None}
+        common |= {"left": done.left, "failed_again": done.failed_again, "waiting": done.waiting}
+        common |= {"stopped": done.stopped or None}
     if not done.by_id:
         staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
         left = {"untold": done.untold} if done.untold else {}
+        if done.without_message:
+            left["without_message"] = done.without_message
         yield {**common, "messages": done.count, **(due if done.count else {}), **staying, **left}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
@@ -105,19 +112,20 @@ def _where(message: MessageInfo | None, messages: Messages) -> str:
     if message.state == UNACKED:
         return f"is {message.state}, at {worker(message)}"
     noun = STATES[message.state].noun
-    return f"is {message.state if noun == 'message' else f'a {noun}'} in the queue {message.queue!r}"
+    why = f", {WITHOUT_MESSAGE}" if WITHOUT_MESSAGE in message.reason else ""
+    return f"is {message.state if noun == 'message' else f'a {noun}'} in the queue {message.queue!r}{why}"
 
 
 def exit_unless_done(done: Done) -> None:
     """End the command with another status than 0 if it was stopped, with status 1 if an id has no message, or
-    messages stay because of their unique keys.
+    messages stay because of their unique keys, or because they were kept without their messages.
 
     Raises:
         click.exceptions.Exit: one of these.
     """
     if done.stopped == ASKED:
         raise click.exceptions.Exit(STOPPED)
-    if done.stopped or done.blocked:
+    if done.stopped or done.blocked or done.without_message:
         raise click.exceptions.Exit(1)
     exit_unless_all(done.by_id)
 

@@ -57,7 +57,9 @@ local function count_before(time, name, also_same)
   return first
 end
 
-local first = from_ms == '-inf' and 0 or count_before(from_ms, after_name, true)
+-- Another program may have written messages that are due at -inf.
+local is_from_first = from_ms == '-inf' and after_name == ''
+local first = is_from_first and 0 or count_before(from_ms, after_name, true)
 local stop = before_ms == '+inf' and redis.call('ZCARD', KEYS[1])
   or count_before(before_ms, before_name, false)
 

@@ -45,9 +45,11 @@ class Done:
         holders: id of some of these, 20 at most -> id of the message that holds the key.
         untold: how many other tasks were not cancelled, because they may be parts of chords, and their bodies
             cannot be read: their chords could not be told, and would wait for ever.
-        left: with a rate: how many messages of the selection, or of its limit, are still where they were.
-            Else ``None``.
+        without_message: how many failed tasks stay, because they were kept without their messages.
+        left: with a rate: how many other messages of the selection are still where they were, also those
+            above the limit. Else ``None``.
         failed_again: with a rate: how many have failed again so far.
+        waiting: with a rate: how many of those that were sent wait in queues that no worker consumes from.
         stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
             again, ``"asked"`` if it was asked to. Else empty.
     """
@@ -60,8 +62,10 @@ class Done:
     blocked: int = 0
     holders: Mapping[str, str] = field(default_factory=dict)
     untold: int = 0
+    without_message: int = 0
     left: int | None = None
     failed_again: int = 0
+    waiting: int = 0
     stopped: str = ""
 
     def __bool__(self) -> bool:
@@ -118,6 +122,7 @@ class Action:
         self._pace = pace
         self._blocked: Counter[str] = Counter()
         self._blocked_so_far: set[int] = set()
+        self._without_message: set[tuple[str, bytes]] = set()
         self._holders: dict[str, str] = {}
 
     @property
@@ -136,11 +141,13 @@ class Action:
             blocked=len(self._blocked_so_far),
             holders=dict(self._holders),
             untold=0 if self._revoked is None else self._revoked.kept,
+            without_message=len(self._without_message),
         )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
         """Find the messages of these queues or partitions that will stay as they are, because another one
-        holds their unique key. Returns their ids, if messages are selected by ids."""
+        holds their unique key, or they were kept without their messages. Returns their ids, if messages are
+        selected by ids."""
         for state in self.states:
             foresee = self.verb.how[state.name].foresee
             if foresee is not None:
@@ -149,6 +156,12 @@ class Action:
         return self._blocked
 
     def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
+        if isinstance(message, FailedTask) and not message.is_whole:
+            identity_there = message.queue, message.name
+            if self.selection.ids is not None and identity_there not in self._without_message:
+                self._blocked[message.id] += 1
+            self._without_message.add(identity_there)
+            return
         content = Content.of(message.payload, "")
         identity = hash((message.queue, content.tag or message.payload, content.id))
         if identity in self._blocked_so_far:
@@ -169,8 +182,14 @@ class Action:
         if self._pace is None:
             return self.done
         self._pace.look()
-        left = max(0, self.count(names) - len(self._blocked_so_far))
-        return replace(self.done, left=left, failed_again=self._pace.failed_again, stopped=self._pace.stopped)
+        staying = len(self._blocked_so_far) + len(self._without_message)
+        return replace(
+            self.done,
+            left=max(0, self.count(names) - staying),
+            failed_again=self._pace.failed_again,
+            waiting=self._pace.waiting(),
+            stopped=self._pace.stopped,
+        )
 
     def _in_state(self, name: str, state: State, how: How) -> None:
         is_bounded = self.limit is not None
@@ -219,22 +238,23 @@ class Action:
         return found if self._revoked is None else filterfalse(self._revoked.cannot_be_told, found)
 
     def count(self, names: Sequence[str]) -> int:
-        """To how many messages of these queues or partitions it would be done."""
+        """To how many messages of these queues or partitions it would be done without a limit."""
         count = 0
         for state in self.states:
             look = self.selection.look(state, names)
             matches = self.selection.matcher(look.span, self._store)
             for span in self.verb.how[state.name].spans(look.span, self._prepared):
-                count += self._count(state, replace(look, span=span), matches)
+                count += self._count_all(state, replace(look, span=span), matches)
         return count
+
+    def _count_all(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
+        if self.selection.is_counted(state):
+            return state.reader.count(self._store, look.names, look.span)
+        return sum(1 for _ in self._matching(state, look, matches))
 
     def _count(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> int:
         """To how many messages of the *look* it will be done."""
-        if self.selection.is_counted(state):
-            count = state.reader.count(self._store, look.names, look.span)
-        else:
-            count = sum(1 for _ in self._matching(state, look, matches))
-        left = self._left()
+        count, left = self._count_all(state, look, matches), self._left()
         return count if left is None else min(left, count)
 
     def _room(self) -> int | None:

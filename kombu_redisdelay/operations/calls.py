@@ -27,7 +27,7 @@ def with_arguments(message: MessageInfo, arguments: str) -> MessageInfo:
     if arguments == NONE:
         headers = {name: value for name, value in message.headers.items() if name not in _OF_ARGUMENTS}
         # What an exception says may have them, too.
-        hidden = replace(message, text="", traceback="", payload=b"")
+        hidden = replace(message, text="(…)" if message.text else "", traceback="", payload=b"")
         return replace(hidden, args="(…)", kwargs="", headers=headers)
     decoded = message.arguments()
     return message if decoded is None else replace(message, args=repr(decoded[0]), kwargs=repr(decoded[1]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.fair import NO_KEY, shown_key
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
@@ -35,6 +36,10 @@ class Column:
     usual: Any = None
 
 
+def _error(message: MessageInfo) -> str:
+    return f"{message.error}, no message" if WITHOUT_MESSAGE in message.reason else message.error
+
+
 #: Name -> column.
 COLUMNS = {
     "state": Column("State", TEXT, lambda message: message.state),
@@ -52,7 +57,7 @@ COLUMNS = {
     # "blocked by" and a UUID: one needs all of it.
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
     "tries": Column("Tries", NUMBER, lambda message: message.tries, usual=1),
-    "error": Column("Error", TEXT, lambda message: message.error, least=17, usual=""),
+    "error": Column("Error", TEXT, _error, least=17, usual=""),
     "outcome": Column("Outcome", TEXT, lambda message: message.outcome, least=10),
     "waited": Column("Waited", SECONDS, lambda message: message.waited),
     "ran": Column("Ran", SECONDS, lambda message: message.ran),

@@ -191,7 +191,7 @@ class QueueCollector(Collector):
     def _queue_bytes(self, stats: Sequence[QueueStats]) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "redisdelay_queue_bytes",
-            "Bytes of Redis that the messages in each state took some minutes ago. Missing if unknown.",
+            "Bytes of Redis of the messages in each state, read once a minute at most. Missing if unknown.",
             labels=["queue", "state"],
         )
         largest = sorted(stats, key=lambda queue: -queue.messages)[:MOST_QUEUES]

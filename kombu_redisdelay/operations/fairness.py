@@ -116,10 +116,12 @@ def _lanes(store: Store, name: str, state: str, limits: KeyLimits, replies: Iter
         firsts.append([keys.key_list(step, key.decode(errors="replace")) for key in some])
     at_limit, (_, pairs) = islice(replies, 2)
     if not turns:
+        steps = {b"%d" % step: step for step in store.steps}
         firsts = [
-            [keys.key_list(int(step), key.decode(errors="replace"))]
+            [keys.key_list(steps[step], key.decode(errors="replace"))]
             for key, waiting in islice(zip(pairs[::2], pairs[1::2], strict=True), MOST_FIRST)
             for step in waiting.split()[::2]
+            if step in steps
         ]
     fairness = Fairness(state, turns + at_limit, at_limit, limits, unsorted=door)
     return Lanes(fairness, bool(at_limit) and not turns and not door, firsts)

@@ -72,6 +72,8 @@ class TaskMemory:
         largest: bytes of the largest one that was read.
         largest_id: its id.
         seen: how many were read. With few, the numbers say little.
+        is_about: whether *messages*, *expired* and the division of the bytes are estimates, because not all
+            messages of the state were read.
     """
 
     queue: str
@@ -85,6 +87,7 @@ class TaskMemory:
     largest: int
     largest_id: str
     seen: int
+    is_about: bool
 
 
 @public
@@ -134,6 +137,11 @@ class MemoryUse:
         """Bytes of all queues."""
         return sum(state.bytes for state in self.states)
 
+    @property
+    def used(self) -> int:
+        """Bytes that the servers use, with what they need themselves; 0 if that is unknown."""
+        return sum(server.used for server in self.servers)
+
 
 def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     """What fills Redis, by a sample of messages at random positions.
@@ -148,7 +156,7 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         whole = {name: name if name in asked else of for name, of in whole.items()}
     found, refused = read_each(queue_bytes, store, names)
     left = [f"queue {name}: {error}" for name, error in refused.items()]
-    rows, means = [], {}
+    rows, by_queue = [], {}
     share_of = _shares_of_sample(found)
     now_ms = store.now_ms()
     for part in found:
@@ -162,15 +170,14 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)
         if messages:
-            means[name] = sum(row.bytes for row in its) / messages
-    servers, without = server_fills(store, means)
-    if without and any(server.is_limited for server in servers):
-        left.append(f"how fast these grow, because they have no history: {', '.join(sorted(without)[:10])}")
+            by_queue[name] = sum(row.bytes for row in its), messages
+    # Other queues fill the server, too, so some of them foretell nothing.
+    servers = server_fills(store, by_queue if queue is None else None)
     others: list[OtherKeys] = []
     if queue is None:
         others = _others(access, names, left)
     else:
-        left.append("other queues, and the rest of the database")
+        left.append("other queues, the rest of the database, and when it is full")
     return MemoryUse(_states(rows, whole), _tasks(rows, whole), others, servers, left)
 
 
@@ -180,7 +187,16 @@ class _Row:
 
     part: StateBytes
     shares: Sequence[Share]
-    was_read: bool
+    seen: int
+
+    @property
+    def was_read(self) -> bool:
+        return self.seen > 0
+
+    @property
+    def is_about(self) -> bool:
+        """Whether some of its messages were read, and not all."""
+        return 0 < self.seen < self.part.messages
 
     @property
     def bytes(self) -> float:
@@ -197,6 +213,8 @@ def _shares_of_sample(parts: Sequence[StateBytes]) -> dict[int, float]:
         if part.messages
     }
     whole = sum(weights.values()) or 1.0
+    if _all_fit(parts, whole):
+        return dict.fromkeys(weights, 1.0)
     largest = sorted(weights, key=lambda each: -weights[each])
     return {
         each: weights[each] / whole
@@ -205,14 +223,19 @@ def _shares_of_sample(parts: Sequence[StateBytes]) -> dict[int, float]:
     }
 
 
+def _all_fit(parts: Sequence[StateBytes], whole: float) -> bool:
+    """Whether all messages can be read, so that nothing is an estimate. *whole* is their bytes."""
+    return whole <= BYTES and sum(part.messages for part in parts) <= MESSAGES
+
+
 def _looked_at(
     store: Store, part: StateBytes, of_sample: float, now_ms: float, left: list[str]
-) -> tuple[Sequence[Share], bool]:
-    """What the tasks of a state hold, and whether any of its messages was read."""
+) -> tuple[Sequence[Share], int]:
+    """What the tasks of a state hold, and how many of its messages were read to tell that."""
     if not of_sample or not part.messages:
         size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
         of_all = Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)
-        return ([of_all] if part.messages else []), False
+        return ([of_all] if part.messages else []), 0
     mean = (part.bytes or 0) / part.messages or TYPICAL_BYTES
     is_list = all(source.kind == LIST for source in part.sources)
     # Redis has looked at so many messages to tell their bytes.
@@ -245,7 +268,7 @@ def _looked_at(
                     more.append(look(found))
     except ResponseError as exc:
         left.append(f"{part.state} messages of {part.name}: {exc}")
-    return shares(looked, whole, more, others), bool(looked)
+    return shares(looked, whole, more, others), len(looked)
 
 
 class _Look:
@@ -306,7 +329,7 @@ def _states(rows: Sequence[_Row], whole: dict[str, str]) -> list[StateMemory]:
         messages = sum(row.part.messages for row in some)
         read = [share for row in some if row.was_read for share in row.shares]
         known = sum(share.messages for share in read)
-        expired = sum(share.expired * share.messages for share in read) / known if known else None
+        expired = round(sum(share.expired * share.messages for share in read) / known, 4) if known else None
         found.append(
             StateMemory(
                 *(queue, state, messages, round(sum(row.bytes for row in some))),
@@ -317,17 +340,21 @@ def _states(rows: Sequence[_Row], whole: dict[str, str]) -> list[StateMemory]:
 
 
 def _tasks(rows: Sequence[_Row], whole: dict[str, str]) -> list[TaskMemory]:
-    groups: dict[tuple[str, str, str, str | None], list[Share]] = {}
+    groups: dict[tuple[str, str, str, str | None], list[tuple[Share, bool]]] = {}
     for row in rows:
         for share in row.shares:
-            groups.setdefault((whole[row.part.name], row.part.state, share.kind, share.task), []).append(
-                share
-            )
-    found = [_of_task(*names, some) for names, some in groups.items()]
+            key = whole[row.part.name], row.part.state, share.kind, share.task
+            groups.setdefault(key, []).append((share, row.is_about))
+    found = [
+        _of_task(*names, [share for share, _ in some], any(is_about for _, is_about in some))
+        for names, some in groups.items()
+    ]
     return sorted(found, key=lambda each: -each.bytes)
 
 
-def _of_task(queue: str, state: str, kind: str, task: str | None, some: Sequence[Share]) -> TaskMemory:
+def _of_task(
+    queue: str, state: str, kind: str, task: str | None, some: Sequence[Share], is_about: bool
+) -> TaskMemory:
     size, messages = sum(each.bytes for each in some), sum(each.messages for each in some)
     largest = max(some, key=lambda each: each.largest)
     with_zlib = None
@@ -335,8 +362,8 @@ def _of_task(queue: str, state: str, kind: str, task: str | None, some: Sequence
         with_zlib = round(sum(each.bytes * (1 - (each.saved or 0.0)) for each in some))
     expired = sum(each.expired * each.messages for each in some) / messages if messages else 0.0
     return TaskMemory(
-        *(queue, state, kind, task, round(size), round(messages), expired, with_zlib),
-        *(largest.largest, largest.largest_id, sum(each.seen for each in some)),
+        *(queue, state, kind, task, round(size), round(messages), round(expired, 4), with_zlib),
+        *(largest.largest, largest.largest_id, sum(each.seen for each in some), is_about),
     )
 
 

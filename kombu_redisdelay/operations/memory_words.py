@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.operations.estimate import NO_TASK, NOT_A_MESSAGE, UNSEEN
 from kombu_redisdelay.operations.forecast import ServerFill
 from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
+from kombu_redisdelay.operations.other_keys import LargeKey
 from kombu_redisdelay.operations.queue_bytes import NOTES
-from kombu_redisdelay.words import number_of, percent, size, span
+from kombu_redisdelay.words import first_of, number_of, percent, size, span
 
-#: From this share of a state on, expired messages are worth a remark.
-EXPIRED_SHARE = 0.1
+#: Queues that are named because nobody knows how fast they grow, and characters of the name of a key.
+MOST_UNKNOWN, MOST_OF_NAME = 3, 80
+
+#: From this part of what Redis uses on, it is said that nobody knows what it is.
+LEAST_UNKNOWN = 0.1
 
 NONE_EXPIRED = "0 %"
 
@@ -26,35 +31,96 @@ def kind_of(task: TaskMemory) -> str:
     return task.task if task.task is not None else _KINDS[task.kind]
 
 
+def number_of_messages(task: TaskMemory) -> str:
+    """How many messages a task has. An estimate has two digits."""
+    if not task.is_about or not task.messages:
+        return f"{task.messages:,}"
+    step = 10 ** max(0, len(str(task.messages)) - 2)
+    return f"about {round(task.messages / step) * step:,}"
+
+
+def of_redis(bytes: float, found: MemoryUse) -> str:
+    """Which part of what Redis uses that is; ``-`` if that is unknown."""
+    return percent(min(1.0, bytes / found.used)) if found.used else "-"
+
+
+def unknown_bytes(found: MemoryUse) -> int:
+    """What Redis uses beside the queues and the other keys, if other keys were found; 0 if it is little."""
+    rest = found.used - found.bytes - sum(each.bytes for each in found.others) if found.others else 0
+    return rest if rest >= LEAST_UNKNOWN * found.used else 0
+
+
 def remarks(found: MemoryUse) -> Iterator[str]:
     """What there is to say besides the tasks, a sentence each."""
-    for state in found.states:
-        if state.expired is not None and state.expired >= EXPIRED_SHARE:
-            yield (
-                f"About {percent(state.expired)} of {number_of(state.messages, f'{state.state} message')} in "
-                f"{state.queue} have expired."
-            )
+    if found.tasks and found.used:
+        part = of_redis(found.bytes, found)
+        yield f"The queues have {size(found.bytes)} in all, {part} of what Redis uses."
     notes = sum(state.bytes for state in found.states if state.state == NOTES)
     if notes:
         yield f"What is noted of the queues, such as limits, keys and history: {size(notes)}."
     for each in found.others:
-        yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {number_of(each.keys, 'key')}."
+        part = f", {of_redis(each.bytes, found)} of what Redis uses" if found.used else ""
+        keys = number_of(each.keys, "key")
+        yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
+        for key in each.largest:
+            yield f"The largest of them: {key_in_words(key)}."
+    rest = unknown_bytes(found)
+    if rest:
+        part = of_redis(rest, found)
+        yield f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at."
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
     if found.not_looked_at:
         yield f"Not looked at: {'; '.join(found.not_looked_at)}."
 
 
+def key_in_words(key: LargeKey) -> str:
+    """Names a key of another program. The name is safe to print."""
+    cut = "..." if len(key.name) > MOST_OF_NAME else ""
+    type_name = "of unknown type" if key.type is None else f"a {key.type}"
+    said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {type_name}, {size(key.bytes)}"
+    if key.may_be_queue:
+        said += "; it has text that looks like messages: it may be a queue of redis:// that no app declares"
+    return said
+
+
 def fill_of(server: ServerFill) -> str:
     """How full a server is, and when it is full."""
     used = f"{size(server.used)} used"
-    if not server.is_limited:
-        return f"{used}; maxmemory is not set, so nobody knows when it is full"
-    used += f" of {size(server.limit)}"
-    if server.bytes_per_hour is None:
-        return f"{used}; no queue of it has a history"
-    rate = f"{size(abs(server.bytes_per_hour))} an hour"
-    if server.full_in is None or server.full_in > FAR:
-        grown = "grew by" if server.bytes_per_hour > 0 else "shrank by"
-        return f"{used}; in the last hour its queues {grown} {rate}"
-    return f"{used}; at the last hour's rate, {rate}, it is full in {span(server.full_in)}"
+    if not server.limit:
+        said = [f"{used} ({server.of_what})"]
+    elif server.is_limited:
+        said = [f"{used} of {size(server.limit)}"]
+    else:
+        said = [f"{used} of {size(server.limit)} ({server.of_what})"]
+    if server.limit and server.used >= server.limit:
+        said.append("it is full now")
+    else:
+        said += _growth_of(server)
+    evicted = evicted_by(server.policy) if server.is_limited else ""
+    if evicted:
+        said.append(f"maxmemory-policy {server.policy}: when it is full, {evicted} may be thrown away")
+    return "; ".join(said)
+
+
+def _growth_of(server: ServerFill) -> Iterator[str]:
+    have = "has" if len(server.unknown) == 1 else "have"
+    without = f"{first_of(server.unknown, MOST_UNKNOWN)}, which {have} no history of 15 minutes"
+    if server.bytes_per_hour is None or server.measured is None:
+        if server.unknown:
+            yield f"nobody knows when it is full, because of {without}"
+        return
+    rate, over = f"{size(abs(server.bytes_per_hour))} an hour", f"measured over {span(server.measured)}"
+    if round(server.bytes_per_hour) == 0:
+        yield f"its queues do not grow, {over}"
+    elif server.bytes_per_hour < 0:
+        yield f"its queues shrink by {rate}, {over}"
+    elif server.full_in is None or server.full_in > FAR:
+        yield f"its queues grow by {'at least ' if server.unknown else ''}{rate}, {over}"
+    elif server.unknown:
+        yield (
+            f"at this rate, at least {rate}, {over}, it is full in {span(server.full_in)} at the latest: not "
+            f"counted are {without}"
+        )
+    else:
+        yield f"at this rate, {rate}, {over}, it is full in {span(server.full_in)}"

@@ -21,6 +21,7 @@ from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
 from kombu_redisdelay.operations.revoked import REASON, RevokedTasks
 from kombu_redisdelay.operations.selection import Selection, checked_ids
+from kombu_redisdelay.operations.slowly import requeueing
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
 
@@ -74,7 +75,11 @@ class Messages(Access):
         return reading.count(self, selection, selection.states(), at_most)
 
     def select(
-        self, selection: Selection | None = None, *, limit: int | None = None
+        self,
+        selection: Selection | None = None,
+        *,
+        limit: int | None = None,
+        newest_first: bool = False,
     ) -> Iterator[MessageInfo]:
         """Iterate over the messages, one state after the other. They are read in portions.
 
@@ -89,13 +94,16 @@ class Messages(Access):
 
         Arguments:
             limit: the largest number of messages; ``None`` for all.
+            newest_first: whether the scheduled messages come first that are due last, or in each queue the
+                failed tasks, dead letters or finished tasks that came last. Ready and unacked messages have
+                one order only.
 
         Raises:
             ValueError: *limit* is not a whole number from 0.
         """
         check_limit(limit)
         selection = selection or Selection()
-        return islice(reading.matching(self, selection, selection.states()), limit)
+        return islice(reading.matching(self, selection, selection.states(), newest_first), limit)
 
     def page(
         self,
@@ -303,21 +311,23 @@ class Messages(Access):
         are read.
 
         Their failures are counted from 0 again. A failed task also has no retries behind it, is due at once
-        and does not expire; see :doc:`/failed`. One that was kept without its message stays.
+        and does not expire; see :doc:`/failed`. One that was kept without its message stays
+        (:attr:`Done.without_message`).
 
         Arguments:
             rate: requeue failed tasks slowly, in the thread that calls this: ``"10/s"``, ``"100/m"``,
-                ``"1000/h"``, or a number a second, for all queues together. It stops when, of at least 10,
-                more than half have failed again (:attr:`Done.stopped`). *progress* is also called about every
+                ``"1000/h"``, or a number a second, for all queues together. It stops when more than half
+                of the last 20 have failed again (:attr:`Done.stopped`). *progress* is also called about every
                 second.
             stop: with a rate: an event that any other thread, or a signal handler, sets to have it stop.
 
         Raises:
             ValueError: *rate* is none, or another state than "failed" is selected with one.
         """
-        pace = None if rate is None else Pace(self.store, rate, stop)
-        verb = verbs.REQUEUE if pace is None else verbs.REQUEUE_SLOWLY
-        action = Action(self.store, verb, _one_of(selection, ids), limit, progress, {}, pace=pace)
+        if rate is None:
+            return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
+        pace = Pace(self.store, rate, stop)
+        action = requeueing(self, _one_of(selection, ids), pace, limit, progress)
         return self._would(action) if dry_run else self._run(action)
 
     def remove(
@@ -359,7 +369,7 @@ class Messages(Access):
                 count = action.count(reading.names(self, selection))
             else:
                 count = int(reading.count(self, selection, action.states))
-            count = max(0, count - action.done.blocked)
+            count = max(0, count - action.done.blocked - action.done.without_message)
             return action.would(count if limit is None else min(limit, count), {})
         found = Counter(message.id for message in reading.matching(self, selection, action.states))
         by_id = Counter(dict.fromkeys(selection.ids, 0))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.operations.content import message_of
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, memory_usages
 from kombu_redisdelay.public import public
 
 #: Keys of each server that are looked at. Redis tells them in no order.
 KEYS_LOOKED_AT = 1000
+
+#: Keys that are named, and bytes that the entries of a list have on average, at most, for one to be read.
+MOST_NAMED, MOST_BYTES_OF_ENTRY = 2, 256 * 1024
 
 #: Entries of a key whose sizes Redis looks at.
 SAMPLES = 100
@@ -35,6 +42,25 @@ _REPLY = re.compile(rb"\.reply\.celery\.pidbox")
 
 @public
 @dataclass(frozen=True, slots=True)
+class LargeKey:
+    """A large key of another program.
+
+    Attributes:
+        name: its name. It may be anything.
+        type: such as "string"; ``None`` if this user may not ask for it.
+        bytes: about how many bytes of Redis it takes.
+        may_be_queue: whether it is a list whose first entry looks like a message: it may be a queue of
+            ``redis://`` that no app declares.
+    """
+
+    name: str
+    type: str | None
+    bytes: int
+    may_be_queue: bool
+
+
+@public
+@dataclass(frozen=True, slots=True)
 class OtherKeys:
     """Keys that are not of our queues.
 
@@ -42,11 +68,13 @@ class OtherKeys:
         what: such as "results of tasks".
         keys: about how many there are.
         bytes: about how many bytes of Redis they take.
+        largest: of "other keys", the largest ones that were looked at; empty for the others.
     """
 
     what: str
     keys: int
     bytes: int
+    largest: Sequence[LargeKey] = ()
 
 
 class NotAllowed(Exception):
@@ -72,12 +100,24 @@ def other_keys(
         NotAllowed: the user may not do that. It says what is missing.
     """
     found: dict[str, list[float]] = {}
+    large: list[tuple[int, float, bytes, OneServer]] = []
     for server in servers:
-        for what, keys, size in _of_server(server, is_ours, stock_keys, database, results):
+        for key, what, scale, size in _of_server(server, is_ours, stock_keys, database, results):
             counts = found.setdefault(what, [0.0, 0.0])
-            counts[0] += keys
-            counts[1] += size
-    rows = [OtherKeys(what, round(keys), round(size)) for what, (keys, size) in found.items()]
+            counts[0] += scale
+            counts[1] += scale * size
+            if what == OTHERS:
+                large.append((size, scale, key, server))
+    named = []
+    for size, scale, key, server in nlargest(MOST_NAMED, large, key=itemgetter(0)):
+        # A single large key does not stand for others that were not looked at.
+        found[OTHERS][0] -= scale - 1
+        found[OTHERS][1] -= (scale - 1) * size
+        named.append(_large_key(server, key, size))
+    rows = [
+        OtherKeys(what, round(keys), round(size), named if what == OTHERS else ())
+        for what, (keys, size) in found.items()
+    ]
     return sorted(rows, key=lambda row: -row.bytes)
 
 
@@ -93,7 +133,7 @@ def _of_server(
     stock_keys: Collection[str],
     database: int,
     results: Collection[str],
-) -> Iterator[tuple[str, float, float]]:
+) -> Iterator[tuple[bytes, str, float, int]]:
     try:
         there: Any = server.info("keyspace").get(f"db{database}", {})
         cursor, scanned = server.call("SCAN", 0, "COUNT", KEYS_LOOKED_AT)
@@ -103,10 +143,29 @@ def _of_server(
     keys = [key for key in scanned if not is_ours(key) and key not in stock]
     scale = 1.0 if cursor == b"0" else max(1.0, int(there.get("keys", 0)) / max(1, len(scanned)))
     for key, size in zip(keys, _usages(server, keys, SAMPLES), strict=True):
-        yield _kind(key, results), scale, scale * size
-    for size in _usages(server, sorted(stock), ENTRY_SAMPLES):
+        yield key, _kind(key, results), scale, size
+    ours = sorted(stock)
+    for key, size in zip(ours, _usages(server, ours, ENTRY_SAMPLES), strict=True):
         if size:
-            yield STOCK, 1, size
+            yield key, STOCK, 1.0, size
+
+
+def _large_key(server: OneServer, key: bytes, size: int) -> LargeKey:
+    type_name, looks_so = None, False
+    with suppress(ResponseError):
+        type_name = server.call("TYPE", key).decode(errors="replace")
+        if type_name == "list" and size <= MOST_BYTES_OF_ENTRY * int(server.call("LLEN", key)):
+            looks_so = any(map(_is_message, server.call("LRANGE", key, 0, 0)))
+    return LargeKey(key.decode(errors="replace"), type_name, size, looks_so)
+
+
+def _is_message(entry: bytes) -> bool:
+    try:
+        message_of(entry)
+    except Exception:
+        # Foreign bytes may make the decoder raise any exception.
+        return False
+    return True
 
 
 def _usages(server: OneServer, keys: Sequence[bytes], samples: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,16 +13,16 @@ from time import monotonic
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.stats import queue_stats
 
 #: A task that has not failed again after this time, in seconds, is not watched any more.
 WATCHED = 60.0
 
-#: It stops if more than half of at least this number have failed again.
-LEAST = 10
+#: It stops if more than half of so many have failed again, the last ones that count.
+LAST = 20
 
-#: Of those that are not watched any more, as many still count: else a rate of less than ten a minute would
-#: never stop.
-_LEAST_KEPT = 2 * LEAST
+#: Of fewer than this number, it is too early to tell.
+LEAST = 10
 
 #: More are not watched: at a high rate, only those of less than a minute.
 _MOST_WATCHED = 50_000
@@ -59,18 +59,19 @@ class _Sent:
 class Pace:
     """Says when failed tasks may be sent again, and how many.
 
-    It stops when more than half of at least ten have failed again. Workers take tasks in the order in which
-    they were sent, so those count that were sent before the last one that has failed again: of the others, it
-    is too early to tell. Those count that were sent in the last minute, or the last 20 if these are more.
-    Nobody tells the broker that a task has succeeded: what has not failed again in a minute counts as if it
-    had.
+    It stops when of the last 20 whose end is known, at least ten, more than half have failed again. Workers
+    take tasks in the order in which they were sent, so those count that were sent before the last one that
+    has failed again: of the others, it is too early to tell. Nobody tells the broker that a task has
+    succeeded: what has not failed again counts as if it had.
 
     Arguments:
         rate: how many in which time, such as ``"10/s"``.
         stop: set by any thread to have it stop; ``None`` for never.
 
     Attributes:
+        rate: the rate, such as ``"10/s"``.
         failed_again: how many have failed again so far.
+        sent: name of a queue -> how many have been sent to it.
         stopped: why it has stopped: :data:`FAILING`, or :data:`ASKED`; empty if it has not.
 
     Raises:
@@ -78,6 +79,8 @@ class Pace:
     """
 
     def __init__(self, store: Store, rate: str | float, stop: Event | None = None) -> None:
+        self.rate = str(rate)
+        self._store = store
         self._tasks = FailedTasks(store)
         self._interval = interval_us(rate) / 1_000_000
         self._together = max(1, min(_MOST_TOGETHER, int(_TOGETHER / self._interval)))
@@ -85,6 +88,7 @@ class Pace:
         self._next = self._next_look = monotonic()
         self._sent: deque[_Sent] = deque(maxlen=_MOST_WATCHED)
         self.failed_again = 0
+        self.sent: Counter[str] = Counter()
         self.stopped = ""
 
     def wait(self, tell: Callable[[], object]) -> int:
@@ -112,13 +116,19 @@ class Pace:
         """*task* was sent."""
         now = monotonic()
         self._sent.append(_Sent(task.queue, task.name, task.since_ms, now))
+        self.sent[self._store.partitions.queue_of(task.queue)] += 1
         # What was late is made up for, but not for more than is sent together.
         self._next = max(self._next, now - self._together * self._interval) + self._interval
+
+    def waiting(self) -> int:
+        """How many of those that were sent wait in queues that no worker consumes from."""
+        found = queue_stats(self._store, list(self.sent))
+        return sum(min(self.sent[each.queue], each.ready) for each in found if not each.consumers)
 
     def look(self) -> None:
         """Look which have failed again, and whether they are too many."""
         now = monotonic()
-        while len(self._sent) > _LEAST_KEPT and self._sent[0].at < now - WATCHED:
+        while len(self._sent) > LAST and self._sent[0].at < now - WATCHED:
             self._sent.popleft()
         watched = (each for each in self._sent if not each.has_failed and each.at >= now - WATCHED)
         # They were sent queue by queue.
@@ -137,4 +147,5 @@ def are_failing(have_failed: Iterable[bool]) -> bool:
     known = list(have_failed)
     while known and not known[-1]:
         known.pop()
-    return len(known) >= LEAST and sum(known) > len(known) / 2
+    last = known[-LAST:]
+    return len(last) >= LEAST and sum(last) > len(last) / 2

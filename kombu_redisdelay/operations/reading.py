@@ -85,11 +85,18 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
     return Count(counted, looked_at=looked_at)
 
 
-def matching(access: Access, selection: Selection, states: Sequence[State]) -> Iterator[MessageInfo]:
-    """The messages of *selection*, one state after the other."""
+def matching(
+    access: Access, selection: Selection, states: Sequence[State], newest_first: bool = False
+) -> Iterator[MessageInfo]:
+    """The messages of *selection*, one state after the other. See
+    :meth:`kombu_redisdelay.Messages.select`."""
     matchers = {state.name: selection.matcher(selection.span(state), access.store) for state in states}
     looked_in = names(access, selection)
-    found = _read(access, [(state, selection.look(state, looked_in)) for state in states])
+    looks = [
+        (state, replace(selection.look(state, looked_in), newest_first=newest_first and state.is_reversible))
+        for state in states
+    ]
+    found = _read(access, looks)
     return (_info(access, state, entry) for state, entry in found if matchers[state.name](entry))
 
 
@@ -101,7 +108,7 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     [state] = states
-    newest_first = newest_first and bool(state.reverse_order)
+    newest_first = newest_first and state.is_reversible
     begin = cursors.read(start, state, newest_first) if start else None
     # A queue that a page ended in may have no messages any more.
     ended_in = [] if begin is None or selection.queue is not None else [begin[0]]

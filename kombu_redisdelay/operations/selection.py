@@ -122,7 +122,7 @@ FILTERS = (
     ),
     Filter(
         "error",
-        "Only tasks that have failed with this class of exceptions; * stands for anything.",
+        "Only tasks that have failed with this class of exceptions; case counts, * stands for anything.",
         "with the error",
         lambda entry, value: fits(entry.known.get("error", ""), value),
         "KeyError",

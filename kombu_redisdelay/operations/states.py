@@ -58,6 +58,11 @@ class State:
         return f"{self.name} {self.noun}" if self.noun == "message" else self.noun
 
     @property
+    def is_reversible(self) -> bool:
+        """Whether its lists have another order, too."""
+        return bool(self.reverse_order)
+
+    @property
     def since(self) -> str:
         """What stands before the moment of a message in a sentence, such as "ready since"."""
         return "due" if self.is_ahead else f"{self.name} since"

@@ -28,7 +28,8 @@ from kombu_redisdelay.operations.renewing import renewed
 from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
-#: one if it is known. It may be called twice with a message.
+#: one if it is known; or with a failed task that was kept without its message. It may be called twice with a
+#: message.
 Stays = Callable[[Scheduled | failed.FailedTask | dead.DeadLetter, str | None], object]
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
@@ -50,7 +51,8 @@ class How:
             counts the messages there that it is done to.
         identity: tells a message that may be met again after it was done; ``None`` if none is.
         foresee: tells, without doing it, which of the messages of a look will stay as they are because
-            another one holds their unique key. ``None`` if it is done to such messages, too.
+            another one holds their unique key, or they were kept without their messages. ``None`` if it is
+            done to such messages, too.
     """
 
     some: Some
@@ -209,7 +211,15 @@ def _foresee_kept(
     """Which of those that are kept will not be requeued. Of several with the same key, the first one takes
     it."""
     takes: dict[tuple[str, str], str] = {}
-    keyed = (entry for entry in filter(matches, reader.read(store, look)) if entry.content.unique)
+
+    def movable() -> Iterator[Entry]:
+        for entry in filter(matches, reader.read(store, look)):
+            if isinstance(entry.raw, failed.FailedTask) and not entry.raw.is_whole:
+                stays(entry.raw, None)
+            else:
+                yield entry
+
+    keyed = (entry for entry in movable() if entry.content.unique)
     for name, of_queue in groupby(keyed, attrgetter("name")):
         while some := list(islice(of_queue, dead.LETTERS_PER_CALL)):
             keys = [entry.content.unique or "" for entry in some]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kombu_redisdelay.broker.fair_keys import ON, key_states
 from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.message import expires_ms
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
@@ -18,13 +19,22 @@ from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import in_words, number_of
 
+#: Said of a message that will not run.
+EXPIRED = "It has expired: a worker will discard it."
+
 
 def why_waiting(store: Store, message: MessageInfo) -> list[str]:
     """Why *message*, which is overdue or ready, is with no worker yet, as far as its queue tells now: one
     sentence for each reason. If it is not due, whether it waits because no worker knew its task, or because
-    it has failed. Empty for a message that is unacked or dead."""
+    it has failed. First, whether it has expired. Empty for a message that is unacked or dead."""
     if message.state not in (SCHEDULED, READY):
         return []
+    at_ms = expires_ms(message.headers)
+    has_expired = at_ms is not None and at_ms < store.now_ms()
+    return [*([EXPIRED] if has_expired else []), *_why(store, message)]
+
+
+def _why(store: Store, message: MessageInfo) -> list[str]:
     if message.is_blocked:
         return [f"It is {message.reason}, which has the same unique key: {message.unique}."]
     unknown_ms = Content.of(message.payload, "").unknown_ms if message.reason == UNKNOWN else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,9 +10,11 @@ from typing import Any
 
 from starlette.requests import Request
 
+from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
-from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.pace import ASKED, Pace
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.slowly import requeue_slowly, unattended
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.typed_times import parse_time
 from kombu_redisdelay.operations.verbs import REQUEUE, VERBS, Verb
@@ -23,7 +25,8 @@ from kombu_redisdelay.web.key_actions import which
 from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
-from kombu_redisdelay.words import rest, stay, with_object
+from kombu_redisdelay.web.works import Work
+from kombu_redisdelay.words import rest, stay, with_object, without_message
 
 #: Seconds for which it is looked which messages will stay.
 LONGEST_FORESIGHT = 1.0
@@ -47,8 +50,8 @@ class Action:
         about: such as :data:`SELECTED`.
         button: what the buttons say that ask for it, and do it.
         title: what the question begins with.
-        do: does it, and says what was done. If it takes several round trips, it tells how many messages it is
-            done with. Raises ``ValueError`` if a field is filled in wrongly.
+        do: does it, and says what was done. If it takes several round trips, it tells its work how many
+            messages it is done with. Raises ``ValueError`` if a field is filled in wrongly.
         states: the names of the states whose lists offer it.
         asks: which fields have to be filled in: "time", "limit", "rate" or none.
         needs_state: whether it is done in the state of the list only.
@@ -64,7 +67,7 @@ class Action:
     about: str
     button: str
     title: str
-    do: Callable[[Site, Form, Tell], str]
+    do: Callable[[Site, Form, Work], str]
     states: tuple[str, ...] = ()
     asks: str = ""
     needs_state: bool = False
@@ -163,7 +166,7 @@ def _requeue_slowly() -> Action:
         asks="rate",
         needs_state=True,
         leaves_blocked=True,
-        foresee=partial(_foresee, REQUEUE),
+        foresee=_foresee_slowly,
         begin=lambda site, form: {"rate": USUAL_RATE},
         manner=", slowly",
     )
@@ -174,17 +177,22 @@ def _foresee(verb: Verb, site: Site, form: Form) -> str:
     asked = {"countdown": 0} if "eta" in verb.asks else {}
     selections = _selections(verb, form) if form.selected else [site.selection_of(form.choice)]
     noun = "message" if form.selected else form.choice.its_state.noun
-    blocked = 0
-    holders: dict[str, str] = {}
     try:
         with at_most(LONGEST_FORESIGHT):
-            for selection in selections:
-                done = getattr(site.messages, verb.name)(selection, dry_run=True, **asked)
-                blocked += done.blocked
-                holders |= done.holders
+            each = [getattr(site.messages, verb.name)(one, dry_run=True, **asked) for one in selections]
     except TookTooLongError:
         return "Those stay whose unique keys others hold."
-    return _stay(noun, blocked, holders).strip()
+    return _stay(noun, each).strip()
+
+
+def _foresee_slowly(site: Site, form: Form) -> str:
+    try:
+        with at_most(LONGEST_FORESIGHT):
+            queues = unattended(site.messages, site.selection_of(form.choice))
+    except TookTooLongError:
+        queues = []
+    waits = "".join(f" No worker consumes from the queue {name_of(queue)}." for queue in queues)
+    return f"{_foresee(REQUEUE, site, form)}{waits}".strip()
 
 
 def _selections(verb: Verb, form: Form) -> list[Selection]:
@@ -197,45 +205,49 @@ def _selections(verb: Verb, form: Form) -> list[Selection]:
     return [Selection(ids=ids, queue=queue or None, state=state) for queue, ids in in_queues.items()]
 
 
-def _do_selected(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
+def _do_selected(verb: Verb, site: Site, form: Form, work: Work) -> str:
     """Do it. Returns what was done, how many of those that were selected had moved on, and how many stay
     because of their unique keys."""
     asked = _asked(verb, site, form)
-    counts: list[int] = []
-    blocked = 0
-    holders: dict[str, str] = {}
-    for selection in _selections(verb, form):
-        done = getattr(site.messages, verb.name)(selection, **asked)
-        counts += done.by_id.values()
-        blocked += done.blocked
-        holders |= done.holders
-    moved = max(0, counts.count(0) - blocked)
-    # A failed task may be kept without its message.
-    why = " or cannot be requeued" if verb is REQUEUE and form.choice.state == FAILED else ""
-    left = f" {number(moved)} of the selected ones had moved on{why}." if moved else ""
-    left += _stay("message", blocked, holders)
+    each = [getattr(site.messages, verb.name)(one, **asked) for one in _selections(verb, form)]
+    counts = [count for done in each for count in done.by_id.values()]
+    moved = max(0, counts.count(0) - sum(done.blocked + done.without_message for done in each))
+    left = f" {number(moved)} of the selected ones had moved on." if moved else ""
+    left += _stay("message", each)
     return f"{verb.done.capitalize()} {plural(sum(counts), 'message')}.{left}"
 
 
-def _do_all(verb: Verb, site: Site, form: Form, tell: Tell) -> str:
+def _do_all(verb: Verb, site: Site, form: Form, work: Work) -> str:
     selection = site.selection_of(form.choice)
-    done = getattr(site.messages, verb.name)(selection, **_asked(verb, site, form), progress=tell)
+    done = getattr(site.messages, verb.name)(selection, **_asked(verb, site, form), progress=work.tell)
     noun = form.choice.its_state.noun
-    left = _stay(noun, done.blocked, done.holders)
+    left = _stay(noun, [done])
     return f"{verb.done.capitalize()} {plural(done.count, noun)}.{left}"
 
 
-def _do_slowly(site: Site, form: Form, tell: Tell) -> str:
+def _do_slowly(site: Site, form: Form, work: Work) -> str:
     selection, noun = site.selection_of(form.choice), form.choice.its_state.noun
-    done = site.messages.requeue(selection, rate=form.text("rate"), progress=tell)
+    pace = work.pace = Pace(site.messages.store, form.text("rate"), work.stopping)
+
+    def tell(count: int) -> None:
+        # It ends by its pace, and says then what became of those that were sent.
+        work.count = count
+
+    done = requeue_slowly(site.messages, selection, pace, tell)
     assert done.left is not None, "with a rate, it is known"
-    said = rest(noun, done.left, done.failed_again, done.stopped)
-    return f"Requeued {plural(done.count, noun)}. {said}.{_stay(noun, done.blocked, done.holders)}"
+    by = f"Stopped by {work.stopped_by}. " if done.stopped == ASKED else ""
+    why = "" if by else done.stopped
+    said = rest(noun, done.left, done.failed_again, done.waiting, why)
+    return f"{by}Requeued {plural(done.count, noun)}. {said}.{_stay(noun, [done])}"
 
 
-def _stay(noun: str, blocked: int, holders: Mapping[str, str]) -> str:
-    """A sentence about those that stay because of their unique keys; empty if none do."""
-    return f" {stay(noun, blocked, holders)}." if blocked else ""
+def _stay(noun: str, each: Sequence[Done]) -> str:
+    """Sentences about those that stay because of their unique keys, or because they were kept without their
+    messages; empty if none do."""
+    holders = {id: holder for done in each for id, holder in done.holders.items()}
+    blocked = stay(noun, sum(done.blocked for done in each), holders)
+    incomplete = without_message("failed task", sum(done.without_message for done in each))
+    return "".join(f" {said}." for said in (blocked, incomplete) if said)
 
 
 def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:
@@ -258,7 +270,7 @@ def _of_queue(
     begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {},
 ) -> Action:
     return Action(
-        *(about, button, button, lambda site, form, tell: do(site, form)),
+        *(about, button, button, lambda site, form, work: do(site, form)),
         asks=asks,
         question=question,
         begin=begin,

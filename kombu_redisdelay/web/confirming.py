@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.operations.fair import checked_key
-from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.csrf import sealed
@@ -105,14 +106,13 @@ def _act(request: Request, form: Form) -> Response:
 
 
 def _work(request: Request, name: str, action: Action, form: Form) -> Work:
-    filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
     page, query = _page(form, action)
     return Work(
         action.title_of(form),
         request.state.user,
         _line(request, name, action, form),
         _audit(request, name, action, form),
-        (name, form.choice, tuple(form.selected), filled_in),
+        _key(name, action, form),
         partial(_do, action, site_of(request), form),
         expected=_expected(form),
         in_portions=action.about == ALL,
@@ -121,6 +121,14 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
         page=page,
         query=query,
     )
+
+
+def _key(name: str, action: Action, form: Form) -> Hashable:
+    """Two actions with the same key do the same. The same tasks are not requeued at two rates at a time."""
+    if action.asks == "rate":
+        return name, replace(form.choice, order="")
+    filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
+    return name, form.choice, tuple(form.selected), filled_in
 
 
 def _expected(form: Form) -> int | None:
@@ -141,9 +149,9 @@ def _are_more(site: Site, form: Form) -> bool:
     return count is None or count > expected
 
 
-def _do(action: Action, site: Site, form: Form, tell: Tell) -> str:
+def _do(action: Action, site: Site, form: Form, work: Work) -> str:
     try:
-        return action.do(site, form, tell)
+        return action.do(site, form, work)
     finally:
         # The person wants to see the result.
         site.fleet.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kombu_redisdelay.operations.memory_words import kind_of, remarks
+from kombu_redisdelay.operations.memory_words import kind_of, number_of_messages, of_redis, remarks
 from kombu_redisdelay.web.site import render, site_of
 from kombu_redisdelay.words import percent, size
 
@@ -25,8 +25,10 @@ def memory(request: Request) -> Response:
         others=len(rest),
         bytes_of_others=sum(task.bytes for task in rest),
         about={(state.queue, state.state) for state in found.states if state.is_about},
-        whole=found.bytes,
+        is_about=any(task.is_about for task in found.tasks),
         kind_of=kind_of,
+        number_of_messages=number_of_messages,
+        of_redis=lambda bytes: of_redis(bytes, found),
         size=size,
         percent=percent,
         remarks=list(remarks(found)),

@@ -37,7 +37,9 @@ def for_log(said: str) -> str:
 
 def text(value: object, longest: int = LONGEST) -> str:
     """A value from Redis, for a page: printable and not too long."""
-    shown = printable(str(value)[: longest + 1])
+    # Our own numbers have narrow spaces, which are not printable for Python.
+    parts = str(value)[: longest + 1].split(_NARROW_SPACE)
+    shown = _NARROW_SPACE.join(map(printable, parts))
     return f"{shown[:longest]}…" if len(shown) > longest else shown
 
 

@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
-from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.web.words import for_log, plural
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ class Work:
         line: how its line in the log begins.
         audit: the same for a program, which gets it with the line.
         key: two works with the same key do the same.
-        do: does it, and says what was done. It gets a function, and calls it with the number of messages that
-            are done.
+        do: does it, and says what was done. It gets this work, and tells it how many messages are done.
         expected: how many messages there are, probably; ``None`` if that is unknown.
         in_portions: whether it is done in portions, and can be stopped between two.
         span: between which times the messages are.
@@ -53,6 +52,9 @@ class Work:
 
     Attributes:
         count: how many messages it is done with.
+        stopping: set when a viewer has stopped it.
+        stopped_by: who that was; empty as long as nobody has.
+        pace: if it is done slowly, its rate, and what is known of those that were sent. Else ``None``.
         error: what it ended with; ``None`` if it has not failed.
         outcome: what was done, in words; empty as long as it runs.
     """
@@ -64,7 +66,7 @@ class Work:
         line: str,
         audit: Mapping[str, Any],
         key: Hashable,
-        do: Callable[[Tell], str],
+        do: Callable[[Work], str],
         *,
         expected: int | None,
         in_portions: bool,
@@ -90,7 +92,9 @@ class Work:
         self._line = line
         self._audit = audit
         self._do = do
-        self._stopped_by = ""
+        self.stopping = Event()
+        self.stopped_by = ""
+        self.pace: Pace | None = None
         self._ended = Event()
 
     @property
@@ -99,7 +103,7 @@ class Work:
 
     @property
     def is_stopping(self) -> bool:
-        return bool(self._stopped_by) and not self.is_over
+        return bool(self.stopped_by) and not self.is_over
 
     def start(self) -> None:
         Thread(target=self._run, name="redisdelay-web-work", daemon=True).start()
@@ -110,7 +114,8 @@ class Work:
         Arguments:
             by: the viewer who stops it.
         """
-        self._stopped_by = by
+        self.stopped_by = by
+        self.stopping.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is over. Returns ``False`` if that takes longer."""
@@ -131,11 +136,11 @@ class Work:
 
     def _do_it(self) -> None:
         try:
-            self.outcome = self._do(self._tell)
+            self.outcome = self._do(self)
             said = self.outcome
         except _Stopped:
-            said = f"stopped by {self._stopped_by} after {self._so_far()}"
-            self.outcome = f"Stopped by {self._stopped_by} after {self._so_far()}."
+            said = f"stopped by {self.stopped_by} after {self._so_far()}"
+            self.outcome = f"Stopped by {self.stopped_by} after {self._so_far()}."
         except ValueError as exc:
             self.error, self.outcome = exc, str(exc)
             said = f"refused: {exc}"
@@ -155,9 +160,10 @@ class Work:
     def _so_far(self) -> str:
         return plural(self.count, "message")
 
-    def _tell(self, count: int) -> None:
+    def tell(self, count: int) -> None:
+        """*count* messages are done. If it was stopped, it ends here."""
         self.count = count
-        if self._stopped_by:
+        if self.stopped_by:
             raise _Stopped
 
 
@@ -191,6 +197,11 @@ class Works:
             self._works[work.id] = work
             work.start()
             return work
+
+    def slow(self) -> list[Work]:
+        """Those that run at a rate."""
+        with self._lock:
+            return [each for each in self._works.values() if each.pace is not None and not each.is_over]
 
     def get(self, id: str) -> Work | None:
         return self._works.get(id)

@@ -10,8 +10,10 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     iter_limited_keys,
     key_states,
+    sorted_in,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
 from tests.broker.rig import Rig, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
@@ -242,3 +244,19 @@ def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
         for state in iter_limited_keys(rig.store, "q")
     }
     assert found == {"b": (True, True), "x": (False, False)}
+
+
+@pytest.mark.parametrize("foreign", ["x", "", "nan", "1.5", "1e309", "-1000", "9" * 5000])
+def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueues, foreign: str) -> None:
+    """It ended workers, and every view of all queues."""
+    keys = rig.store.keys("q")
+    publish(rig, "a", *numbered("a", 3))
+    take_all(rig.consumer(), limit=1)
+    rig.client.hset(keys.fair, "n:0", foreign)
+    rig.client.hset(keys.fair.removesuffix("fair") + "active", "a", foreign)
+    rig.client.hset(keys.key_limits, "a", f"{foreign} {foreign} {foreign} {foreign}")
+    rig.client.hset(keys.limited, "b", f"{foreign} 1")
+    assert sorted_in(rig.store, ["q"]) == [{}]
+    assert {state.key for state in iter_keys(rig.store, "q")} >= {"a"}
+    assert key_states(rig.store, "q", ["a"])[0].unacked is None
+    assert queue_stats(rig.store, ["q"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from redis.exceptions import ResponseError
 
@@ -68,6 +70,14 @@ class TestIter:
         put_at(rig, 4000, "first")
         put_at(rig, 6000, "last")
         assert payloads(schedule) == ["first", *names, "last"]
+
+    @pytest.mark.usefixtures("small_pages")
+    def test_many_at_no_time(self, rig: Rig, schedule: Schedule) -> None:
+        """Another program has written these. They were read again and again."""
+        put_at(rig, float("-inf"), *"abcdefgh")
+        put_at(rig, float("inf"), *"ijklmnop")
+        pages = schedule.iter("q", None, None)
+        assert [found.payload.decode() for found in islice(pages, 20)] == list("abcdefghijklmnop")
 
     def test_names_are_sorted_by_bytes(self, rig: Rig, schedule: Schedule) -> None:
         names = [b"", b"A", b"a", b"B", b"b", b"a\x00", b"\xff", b"\xc3\xa4", b"a\x1fb", b"aa", b"_", b"Z"]

@@ -60,8 +60,11 @@ def test_a_partition_has_its_share(site: Site) -> None:
 def test_the_doctor_warns_before_it_is_full(site: Site, number: int, when: str) -> None:
     declare(site, "emails", number=number)
     site.add_consumer("alive", 60_000, queue="emails")
-    found = site.findings("warning").get("queue emails", "")
-    assert found == (when and f"{number} messages wait, and it may have 10: new work is refused {when}")
+    found = [row for row in site.rows("doctor") if row["check"] == "queue emails"]
+    assert [row["found"] for row in found] == (
+        [f"{number} messages wait, and it may have 10: new work is refused {when}"] if when else []
+    )
+    assert all("`celery delayed count --by task -Q emails`" in row["advice"] for row in found)
 
 
 def test_the_doctor_says_that_a_length_has_no_effect(site: Site) -> None:

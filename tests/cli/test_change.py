@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -17,6 +20,23 @@ from tools.harness.redis_server import RedisServer
 
 def _scheduled(site: Site) -> list[str]:
     return list(site.redis.zrange(site.store.keys(QUEUE).schedule, 0, -1))
+
+
+def test_the_examples_say_which_messages(site: Site) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    shown = {line.strip() for page in docs.glob("*.rst") for line in page.read_text().splitlines()}
+    commands = [shlex.split(line, comments=True)[4:] for line in shown if _CHANGES.match(line)]
+    assert len(commands) > 10
+    for words in commands:
+        for option, value in pairwise(words):
+            if option == "-Q":
+                site.store.remember(value)
+        result = site.run(*words, "--dry-run")
+        assert "Usage:" not in result.stderr, words
+
+
+#: An example of a command that changes messages.
+_CHANGES = re.compile(r"celery -A shop delayed (cancel|reschedule|deliver-now|requeue|remove) [^\[]+$")
 
 
 def test_cancel_says_what_became_of_each_id(site: Site) -> None:
@@ -184,7 +204,10 @@ class TestCancelByState:
         assert count_of(full.rows("cancel", "--task", "mail.*", "--dry-run")) == 4
         ready = ("cancel", "--state", "ready", "--task", "mail.*")
         assert count_of(full.rows(*ready, "--before", "1h", "--dry-run")) == 0
-        assert "Cancel 1 ready message of all queues?" in full.run(*ready, input="n\n").stderr
+        assert (
+            "Cancel 1 ready message of all queues, of the task mail.*?"
+            in full.run(*ready, input="n\n").stderr
+        )
         assert count_of(full.rows(*ready, "--after", "1h", "--yes")) == 1
         assert (
             "Cancel 2 scheduled or ready messages of the queue 'a'?" in full.run("cancel", "-Q", "a").stderr

@@ -10,6 +10,7 @@ from celery import Celery
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
+from tests.failed import keep_failed
 from tools.harness.cluster import Cluster
 from tools.harness.full import fill
 from tools.harness.redis_server import RedisServer
@@ -50,6 +51,20 @@ def test_queues_in_order_are_one_line(site: Site) -> None:
         "queue q2",
         "queue q10",
     ]
+
+
+def test_many_failed_of_late(site: Site) -> None:
+    def fail(first: int, last: int) -> None:
+        for number in range(first, last):
+            keep_failed(site.store, QUEUE, str(number), "{}")
+
+    fail(0, 9)
+    assert f"queue {QUEUE}" not in site.findings("warning")
+    fail(9, 11)
+    assert site.findings("warning")[f"queue {QUEUE}"] == "11 failed tasks, 11 of them in the last hour"
+    for number in (0, 1):
+        site.redis.zadd(site.store.keys(QUEUE).failed, {str(number): site.now_ms() - 3_700_000})
+    assert f"queue {QUEUE}" not in site.findings("warning")
 
 
 def test_it_leaves_nothing_behind(site: Site) -> None:

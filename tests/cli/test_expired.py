@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -34,6 +35,15 @@ def test_list_count_and_cancel(site: Site) -> None:
     assert "Would cancel 2 messages." in site.text("cancel", "--expired", "--dry-run")
     assert "Cancelled 2 messages." in site.text("cancel", "--expired", "--yes")
     assert [row["id"] for row in site.rows("list")] == ["in time 0"]
+
+
+def test_show(site: Site) -> None:
+    send(site, 1, 1)
+    late, in_time = site.text("show", "late 0"), site.text("show", "in time 0")
+    assert re.search(r"^waits because +It has expired: a worker will discard it\.", late, re.MULTILINE)
+    assert re.search(r"^expires +20.* \(1h ago\)$", late, re.MULTILINE)
+    assert re.search(r"^expires +20.* \(in (1h|60m|59m).*\)$", in_time, re.MULTILINE)
+    assert "has expired" not in in_time
 
 
 def test_what_stays_because_its_chord_cannot_be_told(site: Site) -> None:

@@ -15,6 +15,9 @@ from tests.cli.site import QUEUE, Site, payload
 from tests.failed import SECRET, keep_failed
 from tools.harness.process import wait_until
 
+#: What is said before.
+UNATTENDED = f"No worker consumes from the queue {QUEUE!r}: what is requeued waits there.\n"
+
 
 def fail(site: Site, *ids: str, task: str = "shop.close_order", **noted: object) -> None:
     for id in ids:
@@ -30,6 +33,9 @@ def test_the_list(site: Site) -> None:
     assert other.split()[1:] == ["f2", QUEUE, "1", "ValueError", "shop.close_order()"]
     for option in ("KeyError", "Key*"):
         assert [row["id"] for row in site.rows("list", "--error", option)] == ["f1"]
+    assert [row["id"] for row in site.rows("list", "--state", "failed", "--newest-first")] == ["f2", "f1"]
+    result = site.run("list", "--newest-first")
+    assert (result.exit_code, "needs --state scheduled, failed" in result.stderr) == (2, True)
     # Both are listed.
     site.bury(payload("d1"), "why")
     assert {row["id"]: row["state"] for row in site.rows("list")} == {
@@ -87,7 +93,7 @@ def test_which_state_is_meant(site: Site) -> None:
     result = site.run("cancel", "f1")
     assert result.stderr == f"f1 is a failed task in the queue {QUEUE!r}\n"
     result = site.run("remove", "--state", "failed", "--error", "Key*", input="y\n")
-    assert "Remove 1 failed task of all queues?" in result.stderr
+    assert "Remove 1 failed task of all queues, with the error Key*?" in result.stderr
     assert result.stdout == "Removed 1 failed task.\n"
     assert FailedTasks(site.store).counts([QUEUE]) == [0]
 
@@ -116,7 +122,10 @@ def test_control_c_stops_a_slow_requeue(site: Site) -> None:
     pressing.join()
     assert result.exit_code == 130
     assert result.stdout == "Requeued 1 failed task.\n"
-    assert result.stderr == "Stopped. None have failed again so far, and 2 failed tasks are left.\n"
+    assert result.stderr == (
+        f"{UNATTENDED}Stopped. 1 failed task waits in a queue that no worker consumes from. "
+        "None have failed again so far, and 2 failed tasks are left.\n"
+    )
     assert signal.getsignal(signal.SIGINT) == handler
 
 
@@ -126,17 +135,56 @@ def test_a_slow_requeue_stops_when_too_many_fail_again(site: Site, monkeypatch: 
     [row] = site.rows(*words, "100/s")
     assert row == {
         **{"verb": "requeue", "dry_run": False, "messages": 2},
-        **{"left": 0, "failed_again": 0, "stopped": None},
+        **{"left": 0, "failed_again": 0, "waiting": 2, "stopped": None},
     }
     fail(site, "f1", "f2")
     monkeypatch.setattr(pace, "are_failing", lambda have_failed: True)
     result = site.run(*words, "100/s")
     assert (result.exit_code, result.stdout) == (1, "Requeued 0 failed tasks.\n")
     assert result.stderr == (
-        "Stopped, because too many fail again. None have failed again so far, and 2 failed tasks are left.\n"
+        f"{UNATTENDED}Stopped, because too many fail again. None have failed again so far, and "
+        "2 failed tasks are left.\n"
     )
-    for wrong in (("fast",), ("1/s", "--state", "dead")):
-        assert site.run(*words, *wrong).exit_code == 2
+    assert site.run(*words, "fast").exit_code == 2
+
+
+def test_what_is_said_of_a_slow_requeue(site: Site) -> None:
+    fail(site, "f1", "f2", "f3")
+    words = ("requeue", "--state", "failed", "--rate", "100/s")
+    result = site.run(*words, "--task", "*", input="n\n")
+    assert "Requeue 3 failed tasks of all queues, of the task *, at 100/s?" in result.stderr
+    result = site.run(*words, "--all", "--limit", "1", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "Requeued 1 failed task.\n")
+    assert result.stderr == (
+        f"{UNATTENDED}1 failed task waits in a queue that no worker consumes from. "
+        "None have failed again so far, and 2 failed tasks are left.\n"
+    )
+    result = site.run(*words, "--error", "Nope", "--yes")
+    assert (result.stdout, result.stderr) == ("Requeued 0 failed tasks.\n", "")
+    assert site.run("requeue", "nope", "--rate", "100/s").stderr == "nope not found\n"
+    result = site.run("requeue", "--state", "dead", "--all", "--rate", "1/s", "--yes")
+    assert (result.exit_code, "--rate" in result.stderr, "'dead'" in result.stderr) == (2, True, True)
+    result = site.run(*words, "--all", "--yes")
+    assert result.stderr == (
+        f"{UNATTENDED}2 failed tasks wait in queues that no worker consumes from. "
+        "None have failed again so far. All that it began with were sent.\n"
+    )
+
+
+def test_one_that_was_kept_without_its_message_stays(site: Site) -> None:
+    keep_failed(site.store, QUEUE, "big", "x" * (1024 * 1024 + 1))
+    fail(site, "f1")
+    assert "KeyError, no message" in site.text("list", "--state", "failed")
+    words, stays = ("requeue", "--state", "failed", "--all"), "1 failed task stays: it was kept without"
+    result = site.run(*words, "--dry-run")
+    assert (result.stdout, stays in result.stderr) == ("Would requeue 1 failed task.\n", True)
+    result = site.run(*words, "--yes")
+    assert (result.exit_code, result.stdout, stays in result.stderr) == (1, "Requeued 1 failed task.\n", True)
+    result = site.run("requeue", "big")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"big is a failed task in the queue {QUEUE!r}, kept without its message, which is too large\n"
+    )
 
 
 def test_its_life(site: Site) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from kombu.entity import Queue
 from prometheus_client import REGISTRY
 
 from kombu_redisdelay import metrics
@@ -33,7 +34,10 @@ needs_promtool = pytest.mark.skipif(
 @pytest.fixture
 def served(site: Site) -> set[str]:
     """The names of all metrics that the exporter and a worker serve."""
-    # Some are of fair queues alone.
+    # Some are of queues with a bound, or of fair ones, alone.
+    site.app.conf.task_queues = [
+        Queue(QUEUE, max_length=10, queue_arguments={"x-overflow": "reject-publish"})
+    ]
     site.text("fair", "-Q", QUEUE)
     metrics.consuming(QUEUE)
     metrics.delivered(QUEUE, 0.1)

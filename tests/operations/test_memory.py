@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import string
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
@@ -12,10 +13,11 @@ import pytest
 from celery import Celery
 from kombu import pools
 
-from kombu_redisdelay import Messages, Queues, TaskMemory
-from kombu_redisdelay.operations.forecast import growth, server_fills
+from kombu_redisdelay import Messages, OtherKeys, Queues, ServerFill, TaskMemory
+from kombu_redisdelay.operations.forecast import Growth, growth, server_fills
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
 from kombu_redisdelay.operations.memory import MESSAGES, MemoryUse
+from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, number_of_messages, remarks
 from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.sample import (
@@ -194,7 +196,7 @@ def test_one_queue(site: Site, app: Celery, messages: Messages) -> None:
     found = messages.memory("one")
     assert {each.queue for each in found.tasks} == {each.queue for each in found.states} == {"one"}
     assert found.others == []
-    assert "other queues, and the rest of the database" in found.not_looked_at
+    assert "other queues, the rest of the database, and when it is full" in found.not_looked_at
     assert {each.queue for each in messages.memory(["one", "two"]).tasks} == {"one", "two"}
 
 
@@ -202,6 +204,7 @@ def test_small_states_are_not_read(
     site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kombu_redisdelay.operations.memory.MOST_STATES", 1)
+    monkeypatch.setattr("kombu_redisdelay.operations.memory.MESSAGES", 5)
     [message, *_] = bodies(site, app, "large", 50_000)
     send(app, "a", queue="small")
     site.redis.lpush("celery", *[message] * 10)
@@ -334,11 +337,17 @@ def test_another_database_is_named(server: RedisServer, site: Site, messages: Me
         client.flushdb()
 
 
+#: Bytes that a server has left.
+ROOM = 10_000_000
+
+
 class TestForecast:
-    def history(self, now_s: float, **counts: int) -> QueueHistory:
-        start = datetime.fromtimestamp(now_s - 1800, timezone.utc)
-        periods = [Period(start, 1800, Counts(**counts))]
-        return QueueHistory("celery", Counts(), 0, periods, periods)
+    NOW_S = 1_800_000_000.0
+
+    def history(self, queue: str, now_s: float, seconds: float, **counts: int) -> QueueHistory:
+        start = datetime.fromtimestamp(now_s - seconds, timezone.utc)
+        periods = [Period(start, round(seconds), Counts(**counts))]
+        return QueueHistory(queue, Counts(), 0, periods, periods)
 
     @pytest.mark.parametrize(
         ("counts", "more"),
@@ -351,36 +360,159 @@ class TestForecast:
         ],
     )
     def test_by_how_much_it_grows(self, counts: Mapping[str, int], more: int) -> None:
-        now_s = 1_800_000_000.0
-        assert growth(self.history(now_s, **counts), now_s) == pytest.approx(more / 1800)
+        found = growth(self.history("celery", self.NOW_S, 1800, **counts), self.NOW_S)
+        assert found is not None
+        assert found.rate == pytest.approx(more / 1800)
+        assert found.seconds == 1800
 
-    def test_when_it_is_full(self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
-        history = self.history(messages.store.now_ms() / 1000, published=1800)
+    def test_a_short_history_says_nothing(self) -> None:
+        assert growth(self.history("celery", self.NOW_S, 800, published=100), self.NOW_S) is None
+        assert growth(QueueHistory("celery", Counts(), 0, [], []), self.NOW_S) is None
+
+    def test_a_queue_that_was_idle_in_the_last_hour_does_not_grow(self) -> None:
+        old, new = (self.history("celery", self.NOW_S, seconds) for seconds in (7200, 20))
+        history = QueueHistory("celery", Counts(), 0, new.minutes, [*old.hours, *new.hours])
+        assert growth(history, self.NOW_S) == Growth(0.0, 3600)
+
+    def fill(
+        self,
+        site: Site,
+        messages: Messages,
+        monkeypatch: pytest.MonkeyPatch,
+        more: Mapping[str, int],
+        room: int,
+    ) -> ServerFill:
+        """How full the server is.
+
+        Arguments:
+            more: queue -> by how many messages of 1,000 bytes it has grown in half an hour; 0: nobody knows.
+            room: bytes up to maxmemory; 0: it is not set.
+        """
+        now_s = messages.store.now_ms() / 1000
         monkeypatch.setattr(
-            "kombu_redisdelay.operations.forecast.queue_history", lambda store, queues: [history]
+            "kombu_redisdelay.operations.forecast.queue_history",
+            lambda store, queues: [
+                self.history(queue, now_s, 1800 if more[queue] else 60, published=more[queue])
+                for queue in queues
+            ],
         )
         used = int(site.redis.info("memory")["used_memory"])
-        site.redis.config_set("maxmemory", used + 10_000_000)
+        site.redis.config_set("maxmemory", used + room if room else 0)
         try:
-            [server], without = server_fills(messages.store, {"celery": 1000})
+            [server] = server_fills(messages.store, dict.fromkeys(more, (1_000_000, 1000)))
         finally:
             site.redis.config_set("maxmemory", 0)
-        assert (server.is_limited, without) == (True, [])
-        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
-        assert server.full_in == pytest.approx(10_000, rel=0.3)
-        [server], _ = server_fills(messages.store, {"celery": 1000})
-        assert (server.is_limited, server.full_in) == (False, None)
+        return server
 
-    def test_without_a_history_nobody_knows(self, site: Site, app: Celery, messages: Messages) -> None:
+    def test_when_it_is_full(self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, ROOM)
+        assert (server.is_limited, server.unknown) == (True, [])
+        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
+        assert server.measured == pytest.approx(1800, rel=0.1)
+        assert server.full_in == pytest.approx(10_000, rel=0.3)
+        assert re.search(
+            r"at this rate, 3.4 MiB an hour, measured over 30m\w*, it is full in 2h", fill_of(server)
+        )
+
+    def test_without_maxmemory_the_limit_of_the_machine_counts(
+        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, room=0)
+        assert not server.is_limited
+        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
+        assert (server.full_in is None) == (server.limit == 0)
+        assert "maxmemory" in fill_of(server)
+
+    def test_a_large_queue_without_a_history(
+        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server = self.fill(site, messages, monkeypatch, {"celery": 1800, "imports": 0}, ROOM)
+        assert server.unknown == ["imports"]
+        assert "at least 3.4 MiB an hour" in fill_of(server)
+        assert "at the latest: not counted are imports, which has no history of 15 minutes" in fill_of(server)
+        server = self.fill(site, messages, monkeypatch, {"celery": -1800, "imports": 0}, ROOM)
+        assert (server.bytes_per_hour, server.full_in) == (None, None)
+        assert "nobody knows when it is full, because of imports" in fill_of(server)
+
+    def test_a_small_queue_without_a_history_does_not_matter(
+        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queues = {f"q{number}": 100 for number in range(10)}
+        server = self.fill(site, messages, monkeypatch, {**queues, "small": 0}, ROOM)
+        assert server.unknown == []
+        assert server.bytes_per_hour == pytest.approx(2_000_000, rel=0.1)
+
+    def test_some_queues_foretell_nothing(self, site: Site, app: Celery, messages: Messages) -> None:
         send(app, "a")
-        site.redis.config_set("maxmemory", "1gb")
-        try:
-            found = messages.memory()
-        finally:
-            site.redis.config_set("maxmemory", 0)
-        [server] = found.servers
-        assert (server.is_limited, server.bytes_per_hour, server.full_in) == (True, None, None)
-        assert any("no history: celery" in what for what in found.not_looked_at)
+        [server] = messages.memory().servers
+        assert server.unknown == ["celery"]
+        [server] = messages.memory("celery").servers
+        assert (server.unknown, server.bytes_per_hour) == ((), None)
+        assert "history" not in fill_of(server)
+
+    def test_a_full_server(self) -> None:
+        full = ServerFill("a:1", 2**20, 2**20, True, "maxmemory", "allkeys-lru", 5.0, 3600.0, 0.0)
+        assert fill_of(full) == (
+            "1.0 MiB used of 1.0 MiB; it is full now; maxmemory-policy allkeys-lru: when it is full, queues, "
+            "with their messages, may be thrown away"
+        )
+
+
+def test_what_nobody_knows_is_said() -> None:
+    server = ServerFill("a:1", 10 * 2**20, 0, False, "unknown", "noeviction")
+    found = MemoryUse([], [], [OtherKeys(OTHERS, 1, 2 * 2**20)], [server])
+    assert "What else Redis uses, 8.0 MiB, 80 %, is its own, and keys" in "\n".join(remarks(found))
+    little = MemoryUse([], [], [OtherKeys(OTHERS, 1, round(9.5 * 2**20))], [server])
+    assert "What else" not in "\n".join(remarks(little))
+
+
+def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a", queue="stock")
+    message = site.redis.rpop("stock")
+    site.redis.srem("redisdelay:queues", "stock")
+    site.redis.lpush("stock of redis://", *[message] * 20)
+    site.redis.set("\x1b[2Jtext\n", "x" * 50_000)
+    site.redis.set("small", "x")
+    [others] = [each for each in messages.memory().others if each.what == OTHERS]
+    text, stock = others.largest
+    assert (text.name, text.type, text.may_be_queue) == ("\x1b[2Jtext\n", "string", False)
+    assert (stock.name, stock.type, stock.may_be_queue) == ("stock of redis://", "list", True)
+    assert text.bytes > 50_000
+    assert key_in_words(text).startswith("'\\x1b[2Jtext\\n', a string, 49 KiB")
+    assert "it may be a queue of redis://" in key_in_words(stock)
+
+
+def test_a_large_key_does_not_stand_for_others(
+    site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu_redisdelay.operations.other_keys.KEYS_LOOKED_AT", 100)
+    site.redis.mset({f"of another program {number}": "x" for number in range(300)})
+    cursor, seen = site.redis.scan(0, count=100)
+    assert cursor
+    site.redis.set(seen[0], "x" * 100_000)
+    [others] = messages.memory().others
+    assert others.largest[0].name == seen[0].decode()
+    assert 100_000 < others.bytes < 160_000
+
+
+def test_numbers_are_exact_if_all_can_be_read(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [large, *_], [small, *_] = bodies(site, app, "large", 50_000), bodies(site, app, "small", 10)
+    [rare, *_] = bodies(site, app, "rare", 10)
+    send(app, "a", queue="other")
+    site.redis.lpush("celery", *[large] * 20)
+    site.redis.lpush("other", *[small] * 150, rare, rare, *[small] * 150)
+    tasks = by_task(messages.memory())
+    assert {task: each.messages for task, each in tasks.items()} == {
+        **{"large": 20, "small": 300, "rare": 2, "shop.close": 1}
+    }
+    assert not any(each.is_about for each in tasks.values())
+    assert number_of_messages(tasks["small"]) == "300"
+    monkeypatch.setattr("kombu_redisdelay.operations.memory.MESSAGES", 100)
+    small_ones = by_task(messages.memory())["small"]
+    assert small_ones.is_about
+    assert number_of_messages(small_ones).startswith("about ")
 
 
 def test_arguments_are_not_told(site: Site, app: Celery, messages: Messages) -> None:

@@ -47,7 +47,7 @@ def viewer(site: Site) -> Iterator[Viewer]:
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """Has an action wait after each step until the event is set; so it is done in the background."""
     go_on = Event()
-    tell = Work._tell
+    tell = Work.tell
 
     def tell_and_wait(work: Work, count: int) -> None:
         work.count = count
@@ -55,7 +55,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
             go_on.wait(60)
         tell(work, count)
 
-    monkeypatch.setattr(Work, "_tell", tell_and_wait)
+    monkeypatch.setattr(Work, "tell", tell_and_wait)
     monkeypatch.setattr(confirming, "DIRECT", 0.2)
     yield go_on
     go_on.set()

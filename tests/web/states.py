@@ -36,6 +36,7 @@ PAGES = (
     "/failed?queue=celery",
     "/message?id=f1",
     "/message?id=done",
+    "/message?id=s59",
     "/message?id=nothing",
     "/queue?name=celery",
     f"/queue?name={LONG}",
@@ -57,7 +58,7 @@ def messages_in_each_state(site: Site) -> None:
     for id in ("holder", "blocked"):
         site.send("shop.sync", task_id=id, headers={"x-unique": UGLY, "x-unique-while": "latest"})
     failed(site, "f1", "f2")
-    keep_finished(site.store, QUEUE, "done", "s1")
+    keep_finished(site.store, QUEUE, "done", "s59")
     keep_finished(site.store, LONG, UGLY, task=UGLY.replace(" ", ""), outcome="failed", error="KeyError")
     for state in KEPT:
         dead(site, f"{state}1", state=state)

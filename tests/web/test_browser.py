@@ -286,7 +286,11 @@ def test_a_kind_of_failed_tasks_is_requeued_slowly(driver: webdriver.Chrome, url
     # It brings itself up to date.
     wait_until(lambda: seen(driver, "progress", "value") == "1", 20, "that one is done")
     click(driver, "button[name=stop]")
-    wait_for(driver, "#outcome", "Stopped by anybody after 1 message.")
+    wait_until(
+        lambda: "Stopped by anybody. Requeued 1 failed" in str(seen(driver, "#outcome", "textContent")),
+        20,
+        "the end",
+    )
     assert complaints(driver) == []
 
 

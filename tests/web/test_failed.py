@@ -12,6 +12,7 @@ import pytest
 from kombu_redisdelay import Selection
 from kombu_redisdelay.broker.failure import name as failure_name
 from kombu_redisdelay.web import confirming
+from kombu_redisdelay.web.words import plural, text
 from tests.cli.site import QUEUE, Site
 from tests.failed import SECRET, keep_failed
 from tests.web.states import DEAD, FAILED, dead, delivered, failed, payload
@@ -137,7 +138,8 @@ def test_one_without_its_message_is_not_requeued(viewer: Viewer, site: Site) -> 
     assert "Requeue" not in page.buttons
     viewer.open("/messages", state=FAILED)
     viewer.press("Requeue", ["a"])
-    assert "1 of the selected ones had moved on or cannot be requeued." in viewer.press("Requeue").text
+    assert "1 failed task stays: it was kept without its message, which is too large." in viewer.at.text
+    assert "Requeued 0 messages. 1 failed task stays: it was kept" in viewer.press("Requeue").text
 
 
 def test_a_kind_is_requeued_slowly(viewer: Viewer, site: Site) -> None:
@@ -149,9 +151,18 @@ def test_a_kind_is_requeued_slowly(viewer: Viewer, site: Site) -> None:
     page = viewer.press("Requeue slowly", rate="soon")
     assert page.status == 400
     assert "a rate is a number above 0" in page.text
+    assert f"No worker consumes from the queue {QUEUE}." in page.text
     page = viewer.press("Requeue slowly", rate="100/s")
-    assert "Requeued 2 failed tasks. None have failed again so far, and 0 failed tasks are left." in page.text
+    assert (
+        "Requeued 2 failed tasks. 2 failed tasks wait in queues that no worker consumes from. "
+        "None have failed again so far. All that it began with were sent."
+    ) in page.text
     assert site.redis.llen(QUEUE) == 2
+
+
+def test_a_large_number_is_no_escape() -> None:
+    question = f"Requeue {plural(1503, 'failed task')}\x1b?"
+    assert text(question) == "Requeue 1\N{NARROW NO-BREAK SPACE}503 failed tasks\\x1b?"
 
 
 @contextmanager
@@ -193,8 +204,20 @@ def test_it_can_be_stopped(viewer: Viewer, site: Site, monkeypatch: pytest.Monke
     viewer.press("Requeue slowly")
     page = viewer.press("Requeue slowly", rate="1/h")
     wait_until(lambda: "1 of 2 messages" in viewer.open(page.address).text, 60, "that it shows how far it is")
+    assert "At 1/h. None have failed again so far, and 1 failed task is left." in viewer.at.text
+    # With another rate, and in another order, it is the same.
+    viewer.open("/messages", state=FAILED, task="shop.close", error="KeyError")
+    viewer.press("Requeue slowly")
+    assert viewer.press("Requeue slowly", rate="100/s").address == page.address
+    found = viewer.open("/failed")
+    assert "at 1/h, 1 of 2 so far." in found.text
+    [link] = [there for name, there in found.links.items() if name.endswith("slowly")]
+    viewer.open(link)
     viewer.press("Stop")
-    wait_until(lambda: "Stopped by anybody after 1 message." in viewer.open(page.address).text, 60, "the end")
+    stopped = "Stopped by anybody. Requeued 1 failed task. 1 failed task waits in a queue"
+    wait_until(lambda: stopped in viewer.open(page.address).text, 60, "the end")
+    assert "None have failed again so far, and 1 failed task is left." in viewer.at.text
+    assert "slowly" not in viewer.open("/failed").links
     assert [kind.count for kind in viewer.app.state.site.messages.failures()] == [1]
 
 

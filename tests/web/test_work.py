@@ -51,7 +51,7 @@ def simple(line: str, do: Callable[[Tell], str], key: object = None) -> Work:
         line,
         {},
         key,
-        do,
+        lambda work: do(work.tell),
         expected=None,
         in_portions=True,
         span=(None, None),

@@ -44,5 +44,6 @@ def check_bound(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
             check,
             f"{waiting} wait, and it may have {stats.bound:,}: new work is refused "
             f"{'now' if stats.bound_share >= 1 else 'soon'}",
-            "Start more workers for this queue, or see what fills it: `celery delayed count --by task`.",
+            "Start more workers for this queue, or see what fills it: `celery delayed count --by task "
+            f"-Q {stats.queue}`.",
         )

@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
+    FINISH,
     FORGET,
     FORWARD,
     MEND_SCHEDULE,
@@ -169,6 +170,11 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "dead": bury_and_requeue,
     "failed": fail_and_requeue,
+    "finish": lambda rig, consumer, delivery: FINISH(
+        rig.store.server,
+        [rig.key("q", name) for name in ("finished", "finished:sent:me")],
+        FINISH.arguments(["a line"], number=1, count=10, age_ms=HOUR),
+    ),
     "forward": lambda rig, consumer, delivery: FORWARD(
         rig.store.server,
         [rig.key("q", name) for name in ("ready", "schedule", "messages", "wake", "consumers")],
@@ -303,5 +309,5 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED"),
+        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "FINISH"),
     }, "a script that CALLS does not know of"
