@@ -28,7 +28,7 @@ from kombu_redisdelay.broker.unique import size_with_key
 TASKS_PER_CALL = 50
 BYTES_PER_CALL = 256 * 1024
 
-#: Failed tasks of a queue that one script drops.
+#: Failed tasks of a queue that one script drops, or counts anew.
 TRIMMED_PER_CALL = 100
 
 #: Names that are looked up together.
@@ -311,14 +311,14 @@ def _size(task: FailedTask) -> int:
 
 
 def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
-    """Drop the failed tasks of *queues* that are too old, or too many. If this process keeps none, it does
-    nothing: others may keep some."""
+    """Drop the failed tasks of *queues* that are too old, or too many, and what is left of them where
+    Redis has evicted a part. If this process keeps none, it does nothing: others may keep some."""
     left = list(queues) if keep else []
     if keep and left:
-        counts = answers(store.server, (("EXISTS", store.keys(queue).failed) for queue in left))
+        counts = answers(store.server, (("EXISTS", *store.keys(queue).all_failed) for queue in left))
         left = [queue for queue, exists in zip(left, counts, strict=True) if exists]
     while keep and left:
         yield
         args = (keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL)
-        trimmed = run_each(store.server, [(TRIM_FAILED, (store.keys(queue).failed,), args) for queue in left])
-        left = [queue for queue, count in zip(left, trimmed, strict=True) if count == TRIMMED_PER_CALL]
+        done = run_each(store.server, [(TRIM_FAILED, (store.keys(queue).failed,), args) for queue in left])
+        left = [queue for queue, count in zip(left, done, strict=True) if count == TRIMMED_PER_CALL]

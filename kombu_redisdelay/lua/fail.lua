@@ -51,13 +51,13 @@ local function keep(stored)
   if not are_usable(keys) then
     return REFUSED
   end
-  local other = redis.call('HGET', keys.heads, name)
-  if other then
+  if redis.call('ZSCORE', keys.list, name) then
+    local other = redis.call('HGET', keys.heads, name) or ''
     if string.match(other, '^%d+ %d+ %S+ %S+ (%S+) ') == tag then
       return IS_THERE
     end
     name = id .. DUPLICATE .. tag
-    if redis.call('HEXISTS', keys.heads, name) == 1 then
+    if redis.call('ZSCORE', keys.list, name) then
       return IS_THERE
     end
   end
@@ -65,6 +65,7 @@ local function keep(stored)
   if type(redis.pcall('ZADD', keys.list, string.format('%.3f', now_ms), name)) ~= 'number' then
     return REFUSED
   end
+  mend_failed(keys, now_ms)
   local failures = string.format('%.0f', deliveries(stored, stored_start(stored)))
   local head = table.concat({ string.format('%.0f', now_us), failures, group, tag, details }, ' ')
   local kept = #stored <= LARGEST_KEPT and stored or ''
@@ -73,8 +74,9 @@ local function keep(stored)
   if name ~= id then
     redis.call('ZADD', keys.duplicates, 0, name)
   end
-  count_bytes(keys, #head + #kept)
-  count_failed(keys, group, 1, now_ms)
+  if has_counted(keys, now_ms) then
+    count_failed(keys, now_ms, head, #kept, 1)
+  end
   local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }
   trim_failed(keys, limits, now_ms, MOST_TRIMMED)
   for _, key in pairs(keys) do

@@ -25,14 +25,14 @@
 -- include: requeue_kept
 
 local base = base_of(KEYS[3])
-local keys, now_ms = failed_keys(base), clock_us() / 1000
+local keys = failed_keys(base)
 -- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
 expect_failed(keys)
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if (redis.call('HGET', keys.heads, name) or '') == head then
     take_out(base, stored_step(stored), stored, stored_start(stored), function()
-      return remove_failed(keys, name, now_ms)
+      return remove_failed(keys, name)
     end)
   else
     was_not_there()

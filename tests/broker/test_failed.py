@@ -238,6 +238,43 @@ class TestHowMuch:
             assert 0 < rig.client.pttl(key) <= 60_000
 
 
+class TestAPartIsGone:
+    """Redis may evict each key alone."""
+
+    EACH = ("failed", "failed:heads", "failed:messages", "failed:groups", "failed:duplicates")
+
+    @pytest.mark.parametrize("gone", [*((name,) for name in EACH), EACH[:2], EACH[1:3]], ids="+".join)
+    def test_the_counts_heal(self, rig: Rig, gone: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "TRIMMED_PER_CALL", 2)
+        fail_all(rig, *"12345")
+        size = len(rig.failed("q")[0].head) + len(rig.failed("q")[0].stored)
+        limits = keeping(bytes=5 * size + size // 2)
+        rig.client.delete(*(rig.key("q", name) for name in gone))
+        fail_all(rig, "6", options=limits)
+        # The new one is kept, and old ones may go at any time.
+        tasks = FailedTasks(rig.store)
+        assert tasks.named("q", [b"6"])
+        list(tasks.take_out("q", REMOVE, tasks.named("q", [b"2"]).values()))
+        finish(trim_failed(rig.store, limits.kept_failed, ["q"]))
+        sizes = [
+            sum(map(len, rig.client.hvals(rig.key("q", name))))
+            for name in ("failed:heads", "failed:messages")
+        ]
+        counted = rig.client.hgetall(rig.key("q", "failed:groups"))
+        assert int(counted.pop(b"")) == sum(sizes)
+        [line] = counted.values()
+        assert int(line.split()[0]) == rig.client.hlen(rig.key("q", "failed:heads"))
+        # As many are kept as before.
+        fail_all(rig, *"abcdef", options=limits)
+        assert ids(rig) == [*"bcdef"]
+
+    def test_what_is_not_found_any_more_goes(self, rig: Rig) -> None:
+        fail_all(rig, "1", "2")
+        rig.client.delete(rig.key("q", "failed"))
+        finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
+        assert rig.client.exists(*rig.store.keys("q").all_failed) == 0
+
+
 class TestRequeue:
     def test_as_if_it_had_never_been_delivered(self, rig: Rig) -> None:
         rig.put("q", with_count(payload("1"), 5, 2), step=6)

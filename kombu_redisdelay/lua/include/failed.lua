@@ -4,9 +4,12 @@
 --                      the id, \31 and the delivery tag
 --   failed:heads       hash: name -> "<when, us> <failures> <task> <error> <tag> <JSON>", one line
 --   failed:messages    hash: name -> the message as in the unacked hash; '' if it is too large to be kept
---   failed:groups      hash: "<task> <error>" -> "<how many> <first, ms> <last, ms>"; '' -> bytes of all
+--   failed:groups      hash: "<task> <error>" -> "<how many> <first, ms> <last, ms>"; '' -> bytes of all;
+--                      since -> while they are counted anew: only those are counted that failed at this
+--                      time, ms, or later
 --   failed:duplicates  zset: names of those whose id another one had before (duplicates.lua)
 -- A head is small, a message may be large: so some things are told without reading messages.
+-- They have a time to live, so Redis may evict one of them, and leave the others.
 
 -- A larger message is kept without its text: to move it would take too long, and the limit of bytes would
 -- leave no room for others.
@@ -36,42 +39,92 @@ local function are_usable(keys)
   return (pcall(expect_failed, keys))
 end
 
-local function count_failed(keys, group, by, now_ms)
+-- Counts one that is added (`by` is 1) or removed (-1) in its group, and its bytes.
+local function count_failed(keys, at_ms, head, message_bytes, by)
+  -- Another program may have written no number.
+  redis.pcall('HINCRBY', keys.groups, '', string.format('%.0f', by * (#head + message_bytes)))
+  local group = string.match(head, '^%d+ %d+ (%S+ %S+) ')
+  if not group then
+    return
+  end
   local count, first, last = string.match(redis.call('HGET', keys.groups, group) or '', '^(%d+) (%d+) (%d+)$')
-  count = (tonumber(count) or 0) + by
+  count, first, last = (tonumber(count) or 0) + by, tonumber(first) or at_ms, tonumber(last) or at_ms
   if count <= 0 then
     redis.call('HDEL', keys.groups, group)
     return
   end
-  first, last = tonumber(first) or now_ms, by > 0 and now_ms or tonumber(last) or now_ms
+  if by > 0 then
+    first, last = math.min(first, at_ms), math.max(last, at_ms)
+  end
   redis.call('HSET', keys.groups, group, string.format('%.0f %.0f %.0f', count, first, last))
 end
 
-local function count_bytes(keys, bytes)
-  -- Another program may have written no number.
-  redis.pcall('HINCRBY', keys.groups, '', string.format('%.0f', bytes))
+-- Returns the bytes of all that are counted; nil if no number of ours is there.
+local function bytes_of_all(keys)
+  local bytes = string.match(redis.call('HGET', keys.groups, '') or '', '^%d+$')
+  return bytes and #bytes <= 15 and tonumber(bytes) or nil
 end
 
-local function bytes_of_all(keys)
+local function counted_since_ms(keys)
   -- As above.
-  return tonumber(string.match(redis.call('HGET', keys.groups, '') or '', '^%d+$') or 0)
+  return tonumber(string.match(redis.call('HGET', keys.groups, 'since') or '', '^%d+%.?%d*$') or nil)
+end
+
+local function has_counted(keys, at_ms)
+  return redis.call('HEXISTS', keys.groups, '') == 1 and at_ms >= (counted_since_ms(keys) or -math.huge)
+end
+
+-- For an empty list, or one that has got its first name just now: whatever the other keys have is not found
+-- any more.
+local function unlink_rest(keys)
+  redis.call('UNLINK', keys.heads, keys.messages, keys.groups, keys.duplicates)
+end
+
+-- For a list that has got a name just now, with nothing else of it. If some of the keys have gone without the
+-- others, begins to count anew, with this one: count_anew() adds the older ones.
+local function mend_failed(keys, now_ms)
+  if redis.call('ZCARD', keys.list) == 1 then
+    unlink_rest(keys)
+    redis.call('HSET', keys.groups, '', 0)
+  elseif redis.call('EXISTS', keys.heads, keys.messages) < 2 or not bytes_of_all(keys) then
+    redis.call('UNLINK', keys.groups)
+    redis.call('HSET', keys.groups, '', 0, 'since', string.format('%.3f', now_ms))
+  end
+end
+
+-- Counts the latest ones that are not counted yet: `most` at most. So those go first that are not counted, if
+-- all are too large together. Returns how many it counted.
+local function count_anew(keys, most)
+  local since_ms = counted_since_ms(keys)
+  if not since_ms then
+    return 0
+  end
+  -- First, because a full server does not refuse it (full.lua).
+  redis.call('HDEL', keys.groups, 'since')
+  local since = string.format('(%.17g', since_ms)
+  local found =
+    redis.call('ZRANGE', keys.list, since, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    local head = redis.call('HGET', keys.heads, found[i]) or ''
+    count_failed(keys, tonumber(found[i + 1]), head, redis.call('HSTRLEN', keys.messages, found[i]), 1)
+  end
+  if #found == 2 * most then
+    redis.call('HSET', keys.groups, 'since', found[#found])
+  end
+  return #found / 2
 end
 
 -- Returns 1 if it was there, else 0.
-local function remove_failed(keys, name, now_ms)
-  local head = redis.call('HGET', keys.heads, name)
-  local was_there = redis.call('ZREM', keys.list, name)
-  if head then
-    count_bytes(keys, -#head - redis.call('HSTRLEN', keys.messages, name))
-    redis.call('HDEL', keys.heads, name)
-    local group = string.match(head, '^%d+ %d+ (%S+ %S+) ')
-    if group then
-      count_failed(keys, group, -1, now_ms)
-    end
+local function remove_failed(keys, name)
+  local at_ms = tonumber(redis.call('ZSCORE', keys.list, name) or nil)
+  if at_ms and has_counted(keys, at_ms) then
+    local head = redis.call('HGET', keys.heads, name) or ''
+    count_failed(keys, at_ms, head, redis.call('HSTRLEN', keys.messages, name), -1)
   end
+  redis.call('HDEL', keys.heads, name)
   redis.call('HDEL', keys.messages, name)
   redis.call('ZREM', keys.duplicates, name)
-  return was_there
+  return redis.call('ZREM', keys.list, name)
 end
 
 -- Removes the oldest ones as long as they are too many, too old or too large together: `most` at most.
@@ -83,11 +136,11 @@ local function trim_failed(keys, limits, now_ms, most)
     local is_within = not oldest
       or redis.call('ZCARD', keys.list) <= limits.count
         and tonumber(since_ms) >= now_ms - limits.age_ms
-        and bytes_of_all(keys) <= limits.bytes
+        and (bytes_of_all(keys) or 0) <= limits.bytes
     if is_within then
       break
     end
-    remove_failed(keys, oldest, now_ms)
+    remove_failed(keys, oldest)
     trimmed = trimmed + 1
   end
   return trimmed
