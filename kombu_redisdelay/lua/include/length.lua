@@ -4,8 +4,9 @@ local function sorted_in(base)
   -- A small hash is read whole. An error if another program has put something else there.
   local found = scan[2] or {}
   for i = 1, #found, 2 do
-    if string.sub(found[i], 1, 2) == 'n:' then
-      count = count + (tonumber(found[i + 1]) or 0)
+    -- What another program has written there is no number of messages.
+    if string.sub(found[i], 1, 2) == 'n:' and string.match(found[i + 1], '^%d+$') and #found[i + 1] <= 15 then
+      count = count + tonumber(found[i + 1])
     end
   end
   return count
