@@ -10,7 +10,7 @@ import click
 
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
-from kombu_redisdelay.cli.echo import confirm, echo
+from kombu_redisdelay.cli.echo import confirm, echo, echo_all
 from kombu_redisdelay.cli.options import (
     MomentType,
     RateType,
@@ -83,6 +83,10 @@ def _command(verb: Verb) -> click.Command:
     if "rate" in verb.asks:
         status += " With --rate, it is 1 if too many have failed again, and 130 after Ctrl-C."
     first_sentence = f"{verb.help.partition('.')[0]}."
+    if "mark_revoked" in verb.asks:
+        status += (
+            " With --mark-revoked, it is 1 if the result backend could not be told, and 130 after Ctrl-C."
+        )
     decorate = click.command(
         verb.name.replace("_", "-"), help=f"{verb.help}\n\n{status}", short_help=first_sentence
     )
@@ -120,13 +124,16 @@ def _change(
             if asked.get(name) and not yes:
                 confirm(WARNINGS[name])
         with counting(verb.doing.capitalize(), found.count if found else None) as show:
-            if is_slow:
+            if is_slow or asked.get("mark_revoked"):
                 with stopping() as stop:
                     done = change(selection, progress=show, stop=stop, **asked)
             else:
                 done = change(selection, progress=show, **asked)
     except NotMarkedRevokedError as exc:
         show_done(verb, exc.done, selection.states(verb.states), messages, as_json)
+        echo_all((f"{id} not marked" for id in exc.ids), err=True)
+        if more := exc.done.unmarked - len(exc.ids):
+            echo(f"{more:,} more not marked", err=True)
         raise click.ClickException(str(exc)) from exc
     except ValueError as exc:
         raise click.UsageError(_as_options(str(exc), verb)) from exc

@@ -51,6 +51,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
     if done.left is not None and (done or done.stopped):
         said = rest(noun, done.left, done.failed_again, done.waiting, done.stopped)
         echo(f"{said}.", err=True)
+    elif done.left is None and done.stopped:
+        echo("Stopped. The others stay.", err=True)
     if verb.remark and done:
         echo(verb.remark, err=True)
     for id, count in done.by_id.items():
@@ -84,12 +86,16 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     if done.left is not None:
         common |= {"left": done.left, "failed_again": done.failed_again, "waiting": done.waiting}
         common |= {"stopped": done.stopped or None}
+    elif done.stopped:
+        common |= {"stopped": done.stopped}
     if not done.by_id:
         staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
         left = {"untold": done.untold} if done.untold else {}
         if done.without_message:
             left["without_message"] = done.without_message
-        yield {**common, "messages": done.count, **(due if done.count else {}), **staying, **left}
+        unmarked = {"unmarked": done.unmarked} if done.unmarked else {}
+        of_all = {"messages": done.count, **(due if done.count else {})}
+        yield {**common, **of_all, **staying, **left, **unmarked}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
         holder = {"holder": done.holders[id]} if id in done.holders else {}

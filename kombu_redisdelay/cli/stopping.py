@@ -1,4 +1,4 @@
-"""Ends a long operation in good order when somebody presses Ctrl-C."""
+"""Ends a long operation in good order when somebody presses Ctrl-C, or closes the terminal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ STOPPED = 128 + signal.SIGINT
 
 @contextmanager
 def stopping() -> Iterator[Event]:
-    """In the block, Ctrl-C and SIGTERM set the event that it gets. The next one ends the command as ever."""
+    """In the block, Ctrl-C, SIGTERM and SIGHUP set the event that it gets. The next one ends the command as
+    ever. A signal that is ignored, as ``nohup`` has it, still is."""
     stop = Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: handler for each in numbers if (handler := signal.getsignal(each)) != signal.SIG_IGN}
 
     def as_before() -> None:
         for number, handler in before.items():

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import chain, filterfalse, islice
+from itertools import chain, filterfalse, islice, takewhile
+from threading import Event
 from typing import Any
 
 from kombu_redisdelay.broker.dead import DeadLetter
@@ -17,7 +18,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.content import Content
-from kombu_redisdelay.operations.pace import Pace
+from kombu_redisdelay.operations.pace import ASKED, Pace
 from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.revoked import RevokedTasks
@@ -28,6 +29,9 @@ from kombu_redisdelay.public import public
 
 #: For as many messages, the holder of their unique key is named.
 MOST_HOLDERS = 20
+
+#: Why it stops if the result backend cannot be told.
+BACKEND = "backend"
 
 
 @public
@@ -50,8 +54,10 @@ class Done:
             above the limit. Else ``None``.
         failed_again: with a rate: how many have failed again so far.
         waiting: with a rate: how many of those that were sent wait in queues that no worker consumes from.
-        stopped: with a rate: why it has stopped before all was done: ``"failing"`` if too many have failed
-            again, ``"asked"`` if it was asked to. Else empty.
+        stopped: why it has stopped before all was done: ``"asked"`` if it was asked to; ``"failing"`` if too
+            many have failed again, with a rate; ``"backend"`` if the result backend could not be told. Else
+            empty.
+        unmarked: how many messages were cancelled, and the result backend could not be told.
     """
 
     verb: str
@@ -67,6 +73,7 @@ class Done:
     failed_again: int = 0
     waiting: int = 0
     stopped: str = ""
+    unmarked: int = 0
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -77,14 +84,14 @@ class Action:
 
     Arguments:
         limit: the largest number of messages that it is done to; ``None`` for all.
-        notes_ids: whether to note the ids also if messages are not selected by ids.
-        revoked: notes what is cancelled, and spares what it could not tell; ``None`` if that does not matter.
+        revoked: tells of what is cancelled, and spares what it could not tell; ``None`` if nobody is told.
         asked: the arguments of the verb.
+        stop: set by any thread to have it stop between two portions; ``None`` for never.
         pace: says when it is done to how many; ``None`` if it is done as fast as it can be.
 
     Attributes:
         states: those in which it is done.
-        by_id: id -> to how many messages it was done so far, if ids are noted.
+        by_id: id -> to how many messages it was done so far, if they are selected by ids.
 
     Raises:
         ValueError: the selection has a state that the verb does not know, or has no state though the verb
@@ -101,8 +108,8 @@ class Action:
         progress: Tell | None,
         asked: Mapping[str, Any],
         *,
-        notes_ids: bool = False,
         revoked: RevokedTasks | None = None,
+        stop: Event | None = None,
         pace: Pace | None = None,
     ) -> None:
         check_limit(limit)
@@ -117,8 +124,9 @@ class Action:
         self._store = store
         self._so_far = Progress(progress)
         self.by_id: Counter[str] = Counter(dict.fromkeys(selection.ids or (), 0))
-        self._notes_ids = notes_ids or selection.ids is not None
         self._revoked = revoked
+        self._stop = stop
+        self._stopped = ""
         self._pace = pace
         self._blocked: Counter[str] = Counter()
         self._blocked_so_far: set[int] = set()
@@ -135,13 +143,14 @@ class Action:
         return replace(self._result(count, by_id), is_dry_run=True)
 
     def _result(self, count: int, by_id: Mapping[str, int]) -> Done:
-        ids = {} if self.selection.ids is None else dict(by_id)
         return Done(
-            *(self.verb.name, count, ids, self.verb.due(self._prepared)),
+            *(self.verb.name, count, dict(by_id), self.verb.due(self._prepared)),
             blocked=len(self._blocked_so_far),
             holders=dict(self._holders),
             untold=0 if self._revoked is None else self._revoked.kept,
             without_message=len(self._without_message),
+            stopped=self._stopped,
+            unmarked=0 if self._revoked is None else self._revoked.unmarked,
         )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
@@ -178,7 +187,8 @@ class Action:
         """Do it to the messages of these queues or partitions."""
         for name in names:
             for state in self.states:
-                self._in_state(name, state, self.verb.how[state.name])
+                if not self._stops():
+                    self._in_state(name, state, self.verb.how[state.name])
         if self._pace is None:
             return self.done
         self._pace.look()
@@ -193,12 +203,15 @@ class Action:
 
     def _in_state(self, name: str, state: State, how: How) -> None:
         is_bounded = self.limit is not None
-        if how.every and self.selection.is_whole and not (is_bounded or self._notes_ids):
+        if how.every and self.selection.is_whole and not (is_bounded or self._revoked):
             self._so_far.add_portion(how.every(self._store, name))
         elif how.by_ids and self.selection.ids is not None and not is_bounded:
             ids = self.selection.ids
             counts = how.by_ids(self._store, name, ids, self._prepared, self._stay)
-            self.by_id.update(dict(zip(ids, counts, strict=True)))
+            by_id = dict(zip(ids, counts, strict=True))
+            self.by_id.update(by_id)
+            if self._revoked is not None:
+                self._revoked.tell_ids(id for id, count in by_id.items() if count)
             self._so_far.add_portion(sum(counts))
         else:
             look = self.selection.look(state, [name])
@@ -221,10 +234,10 @@ class Action:
                 if identity is not None:
                     # A million hashes need 60 MB, a million names twice as much.
                     done.add(hash(identity(entry)))
-                if self._notes_ids:
+                if self.selection.ids is not None:
                     self.by_id[entry.content.id] += 1
                 if self._revoked is not None:
-                    self._revoked.note(entry)
+                    self._revoked.tell(entry)
                 if self._pace is not None:
                     self._pace.note(entry.raw)
             # Some may stay, or have moved on: the limit is for what was done.
@@ -234,8 +247,18 @@ class Action:
         self._so_far.tell()
 
     def _matching(self, state: State, look: Look, matches: Callable[[Entry], bool]) -> Iterator[Entry]:
-        found = filter(matches, self._so_far.watching(state.reader.read(self._store, look)))
+        read = takewhile(lambda _: not self._stops(), state.reader.read(self._store, look))
+        found = filter(matches, self._so_far.watching(read))
         return found if self._revoked is None else filterfalse(self._revoked.cannot_be_told, found)
+
+    def _stops(self) -> bool:
+        """Whether it does not go on. What was selected by ids is cancelled also if nobody can be told: the
+        caller has the ids."""
+        if self._stop is not None and self._stop.is_set():
+            self._stopped = ASKED
+        elif self._revoked is not None and self._revoked.is_away and self.selection.ids is None:
+            self._stopped = BACKEND
+        return bool(self._stopped)
 
     def count(self, names: Sequence[str]) -> int:
         """To how many messages of these queues or partitions it would be done without a limit."""

@@ -19,7 +19,7 @@ from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
-from kombu_redisdelay.operations.revoked import REASON, RevokedTasks
+from kombu_redisdelay.operations.revoked import RevokedTasks
 from kombu_redisdelay.operations.selection import Selection, checked_ids
 from kombu_redisdelay.operations.slowly import requeueing
 from kombu_redisdelay.operations.verbs import Verb
@@ -28,19 +28,21 @@ from kombu_redisdelay.public import public
 
 @public
 class NotMarkedRevokedError(Exception):
-    """Messages were cancelled, and then the result backend could not be told.
+    """Messages were cancelled, and the result backend could not be told of some of them.
 
     Attributes:
-        done: what would have been returned.
+        done: what would have been returned. :attr:`Done.unmarked` is the number of those.
+        ids: the ids of the first 1,000 of those.
     """
 
-    def __init__(self, done: Done, why: str) -> None:
+    def __init__(self, done: Done, why: str, ids: Sequence[str] = ()) -> None:
         super().__init__(f"cancelled, but not marked as revoked in the result backend: {why}")
         self.done = done
+        self.ids = tuple(ids)
         self._why = why
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.done, self._why)
+        return type(self), (self.done, self._why, self.ids)
 
 
 @public
@@ -188,6 +190,7 @@ class Messages(Access):
         *,
         ids: Iterable[str] | None = None,
         mark_revoked: bool = False,
+        stop: Event | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         progress: Tell | None = None,
@@ -202,27 +205,34 @@ class Messages(Access):
             mark_revoked: also write the state ``REVOKED`` to the app's result backend, so that a program that
                 waits for the result learns of it. With ``Selection(expired=True)``, chords learn of it, too,
                 and a task whose chord cannot be read stays. This is different from ``AsyncResult.revoke``,
-                which tells the workers to skip the task when they receive it.
+                which tells the workers to skip the task when they receive it. Each portion is told as soon as
+                it was cancelled. If three in a row cannot be told, the others are not tried, and the rest of
+                the selection stays (:attr:`Done.stopped`); by ids, all are cancelled.
+            stop: an event that any other thread, or a signal handler, sets to have it stop between two
+                portions.
 
         Raises:
             TypeError: *mark_revoked* was set without a Celery app.
-            NotMarkedRevokedError: messages were cancelled, and then the result backend could not be told.
+            NotMarkedRevokedError: messages were cancelled, and the result backend could not be told.
         """
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
         selection = _one_of(selection, ids)
-        told = RevokedTasks(self.app) if mark_revoked and selection.expired else None
-        action = Action(
-            *(self.store, verbs.CANCEL, selection, limit, progress, {}), notes_ids=mark_revoked, revoked=told
-        )
+        told = RevokedTasks(self.app, tells_chords=selection.expired) if mark_revoked else None
+        action = Action(self.store, verbs.CANCEL, selection, limit, progress, {}, revoked=told, stop=stop)
         if dry_run:
             return self._would(action)
+        ended: BaseException | None = None
         try:
             self._run(action)
-        finally:
+        except BaseException as exc:
             # Also if *progress* has ended it: some are cancelled then.
-            if mark_revoked:
-                self._tell_backend(action, told)
+            if told is None or not told.unmarked:
+                raise
+            ended = exc
+        if told is not None and told.unmarked:
+            why = "; then it ended: ".join(_in_a_line(exc) for exc in (told.error, ended) if exc is not None)
+            raise NotMarkedRevokedError(action.done, why, told.unmarked_ids) from (ended or told.error)
         return action.done
 
     def reschedule(
@@ -376,26 +386,9 @@ class Messages(Access):
         by_id.update(islice((found - blocked).elements(), limit))
         return action.would(by_id.total(), by_id)
 
-    def _tell_backend(self, action: Action, told: RevokedTasks | None) -> None:
-        """Write the state ``REVOKED`` of what was cancelled to the app's result backend.
 
-        Arguments:
-            told: those that may be parts of chords; ``None`` if that does not matter.
-
-        Raises:
-            NotMarkedRevokedError: this failed.
-        """
-        try:
-            if told is not None:
-                told.tell()
-                return
-            for id, count in action.by_id.items():
-                if count:
-                    self.app.backend.mark_as_revoked(id, REASON)
-        except Exception as exc:
-            # Each kind of backend has errors of its own.
-            why = " ".join(str(exc).split()) or type(exc).__name__
-            raise NotMarkedRevokedError(action.done, why) from exc
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _kind(message: MessageInfo, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kombu_redisdelay.operations.arguments import embedded_in
@@ -16,23 +16,44 @@ REASON = "cancelled before it was delivered"
 HEADERS = ("root_id", "parent_id", "group", "group_index")
 
 
+#: If so many tasks in a row cannot be told, the result backend is taken to be away.
+MOST_IN_A_ROW = 3
+
+#: The ids of as many tasks that could not be told are kept, so that memory is bounded.
+MOST_IDS = 1000
+
+
 class RevokedTasks:
-    """Tasks that were cancelled because they have expired.
+    """Tells of each task as soon as it was cancelled: what ends the process leaves few of them untold.
 
     Arguments:
         app: the Celery app.
+        tells_chords: whether a chord learns of it, as of a part that has failed.
+
+    Attributes:
+        unmarked: how many tasks could not be told.
+        unmarked_ids: the ids of the first 1,000 of these.
+        error: why the last one of them could not be told.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, tells_chords: bool) -> None:
         self._app = app
-        #: Id -> what Celery must know of it; ``None`` if it is in no group.
-        self._requests: list[tuple[str, Mapping[str, Any] | None]] = []
+        self._tells_chords = tells_chords
         self._kept: set[int] = set()
+        self._in_a_row = 0
+        self.unmarked = 0
+        self.unmarked_ids: list[str] = []
+        self.error: Exception | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the result backend seems to be away. Then it is not tried any more."""
+        return self._in_a_row >= MOST_IN_A_ROW
 
     def cannot_be_told(self, entry: Entry) -> bool:
         """Whether a message may be a part of a chord, and its body cannot be read: the chord would wait for
         ever."""
-        is_kept = _is_in_group(entry) and embedded_in(entry.payload) is None
+        is_kept = self._tells_chords and _is_in_group(entry) and embedded_in(entry.payload) is None
         if is_kept:
             # It may be read again.
             self._kept.add(hash((entry.name, entry.content.tag or entry.payload)))
@@ -43,17 +64,32 @@ class RevokedTasks:
         """How many messages could not be told so far."""
         return len(self._kept)
 
-    def note(self, entry: Entry) -> None:
-        """Note a message that was cancelled."""
-        self._requests.append((entry.content.id, _request(entry) if _is_in_group(entry) else None))
+    def tell(self, entry: Entry) -> None:
+        """Tell of a message that was cancelled."""
+        self._tell(entry.content.id, entry if self._tells_chords and _is_in_group(entry) else None)
 
-    def tell(self) -> None:
-        """Store the state ``REVOKED``. A chord learns of it, as of a part that has failed."""
+    def tell_ids(self, ids: Iterable[str]) -> None:
+        """Tell of messages with these ids that were cancelled, but not their chords."""
+        for id in ids:
+            self._tell(id, None)
+
+    def _tell(self, id: str, part: Entry | None) -> None:
         from celery.app.task import Context
 
-        for id, request in self._requests:
-            context = None if request is None else Context(request)
-            self._app.backend.mark_as_revoked(id, REASON, request=context)
+        if not self.is_away:
+            try:
+                context = None if part is None else Context(_request(part))
+                self._app.backend.mark_as_revoked(id, REASON, request=context)
+            except Exception as exc:
+                # Each kind of backend has errors of its own.
+                self.error = exc
+            else:
+                self._in_a_row = 0
+                return
+        self._in_a_row += 1
+        self.unmarked += 1
+        if len(self.unmarked_ids) < MOST_IDS:
+            self.unmarked_ids.append(id)
 
 
 def _is_in_group(entry: Entry) -> bool:

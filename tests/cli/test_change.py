@@ -255,7 +255,8 @@ def test_a_backend_that_cannot_be_told(site: Site, server: RedisServer) -> None:
     result = site.run("cancel", *ids, "--mark-revoked", app=app)
     assert result.exit_code == 1
     assert result.stdout == "".join(f"{id} cancelled\n" for id in ids)
-    [line] = result.stderr.splitlines()
+    *unmarked, line = result.stderr.splitlines()
+    assert unmarked == [f"{id} not marked" for id in ids]
     assert line.startswith("Error: Cancelled, but not marked as revoked in the result backend: ")
     assert site.rows("list") == []
     app.close()

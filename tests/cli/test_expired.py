@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.backends.cache import CacheBackend
 
+from kombu_redisdelay import batch
 from tests.cli.site import QUEUE, Site
 from tools.harness.redis_server import RedisServer
 
@@ -63,6 +68,39 @@ def test_what_stays_because_its_chord_cannot_be_told(site: Site) -> None:
         "2 expired tasks stay for a worker: they may be parts of a chord, which cannot be told, because "
         "their bodies cannot be read.\n"
     )
+    app.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_when_all_that_it_cancelled_are_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    told: list[str] = []
+
+    def mark(backend: Any, id: str, *args: Any, **kwargs: Any) -> None:
+        if not told:
+            os.kill(os.getpid(), number)
+        told.append(id)
+
+    monkeypatch.setattr(CacheBackend, "mark_as_revoked", mark)
+    app = Celery(
+        "shop", broker=site.access.app.conf.broker_url, backend="cache+memory://", set_as_current=False
+    )
+    expires = datetime.now(timezone.utc) - timedelta(hours=1)
+    with batch(app):
+        for _ in range(450):
+            app.send_task("late", expires=expires)
+    # It may be ignored where the tests run.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        result = site.run("cancel", "--expired", "--mark-revoked", "--yes", app=app)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert result.exit_code == 130
+    assert result.stdout == f"Cancelled {len(told)} messages.\n"
+    assert result.stderr == "Stopped. The others stay.\n"
+    assert 0 < len(told) == 450 - site.redis.llen(QUEUE) < 450
     app.close()
 
 

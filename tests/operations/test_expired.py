@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from threading import Event
 from typing import Any
 
 import pytest
 from celery import Celery, chord
+from celery.backends.redis import RedisBackend
 from kombu import pools
 
-from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay import Messages, NotMarkedRevokedError, Selection, batch
 from kombu_redisdelay.broker.message import expires_ms
 from kombu_redisdelay.operations.expired import expired_share
 from tools.harness.redis_server import RedisServer
@@ -33,6 +35,11 @@ def send(app: Celery, *ids: str, ago: float = 3600, **options: Any) -> None:
     for id in ids:
         expires = datetime.now(timezone.utc) - timedelta(seconds=ago)
         app.send_task("report", task_id=id, expires=expires, **options)
+
+
+def send_many(app: Celery, number: int) -> None:
+    with batch(app):
+        send(app, *map(str, range(number)))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +104,70 @@ class TestMarkRevoked:
             assert messages.cancel(EXPIRED, mark_revoked=True).count == 2
         # Without the members, whose state the result looks at, too.
         assert app.AsyncResult(result.id).state == "FAILURE"
+
+    def test_each_portion_is_told_before_the_next_one_is_cancelled(
+        self, app: Celery, server: RedisServer
+    ) -> None:
+        send_many(app, 450)
+        # Cancelled and told at each call.
+        seen: list[tuple[int, int]] = []
+        stop = Event()
+        client = server.client()
+
+        def look(count: int) -> None:
+            seen.append((count, len(client.keys("celery-task-meta-*"))))
+            if count:
+                stop.set()
+
+        with Messages(app) as messages:
+            done = messages.cancel(EXPIRED, mark_revoked=True, progress=look, stop=stop)
+            assert 0 < done.count < 450
+            assert done.stopped == "asked"
+            assert messages.count() == 450 - done.count
+            assert seen[-1] == (done.count, done.count)
+            assert all(cancelled == told for cancelled, told in seen)
+            done = messages.cancel(EXPIRED, mark_revoked=True, stop=Event())
+            assert (done.stopped, messages.count()) == ("", 0)
+
+    def test_what_cannot_be_told_is_known_and_the_others_are_told(
+        self, app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mark = RedisBackend.mark_as_revoked
+
+        def mark_most(backend: Any, id: str, *args: Any, **kwargs: Any) -> None:
+            if id in ("1", "2"):
+                raise OSError("no\nroom")
+            mark(backend, id, *args, **kwargs)
+
+        monkeypatch.setattr(RedisBackend, "mark_as_revoked", mark_most)
+        send_many(app, 5)
+        with Messages(app) as messages:
+            with pytest.raises(NotMarkedRevokedError, match="no room") as raised:
+                messages.cancel(EXPIRED, mark_revoked=True)
+            assert messages.count() == 0
+        done = raised.value.done
+        assert (done.count, done.unmarked, done.stopped, raised.value.ids) == (5, 2, "", ("1", "2"))
+        assert app.AsyncResult("4").state == "REVOKED"
+
+    def test_without_the_backend_the_rest_stays(self, app: Celery) -> None:
+        send_many(app, 450)
+        # Nothing listens there.
+        backend = "redis://127.0.0.1:1/0"
+        without = Celery("expired", broker=app.conf.broker_url, backend=backend, set_as_current=False)
+
+        def end(count: int) -> None:
+            if count:
+                raise KeyError("ended")
+
+        with Messages(without) as messages:
+            with pytest.raises(NotMarkedRevokedError, match=r"127\.0\.0\.1:1") as raised:
+                messages.cancel(EXPIRED, mark_revoked=True)
+            done = raised.value.done
+            assert 0 < done.count == done.unmarked == len(raised.value.ids) < 450
+            assert (done.stopped, messages.count()) == ("backend", 450 - done.count)
+            with pytest.raises(NotMarkedRevokedError, match=r"127.*; then it ended: 'ended'"):
+                messages.cancel(EXPIRED, mark_revoked=True, progress=end)
+        without.close()
 
     def test_a_part_of_a_chord_that_cannot_be_read_stays(self, app: Celery) -> None:
         header = [app.signature("report", args=[n], expires=NOW - HOUR) for n in range(2)]
