@@ -114,17 +114,19 @@ local function count_anew(keys, most)
   return #found / 2
 end
 
--- Returns 1 if it was there, else 0.
+-- Returns 1 if it was there, else 0. It removes first, because a full server does not refuse that (full.lua).
 local function remove_failed(keys, name)
   local at_ms = tonumber(redis.call('ZSCORE', keys.list, name) or nil)
-  if at_ms and has_counted(keys, at_ms) then
-    local head = redis.call('HGET', keys.heads, name) or ''
-    count_failed(keys, at_ms, head, redis.call('HSTRLEN', keys.messages, name), -1)
-  end
+  local head = redis.call('HGET', keys.heads, name) or ''
+  local message_bytes = redis.call('HSTRLEN', keys.messages, name)
+  local was_there = redis.call('ZREM', keys.list, name)
   redis.call('HDEL', keys.heads, name)
   redis.call('HDEL', keys.messages, name)
   redis.call('ZREM', keys.duplicates, name)
-  return redis.call('ZREM', keys.list, name)
+  if at_ms and has_counted(keys, at_ms) then
+    count_failed(keys, at_ms, head, message_bytes, -1)
+  end
+  return was_there
 end
 
 -- Removes the oldest ones as long as they are too many, too old or too large together: `most` at most.
