@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from kombu_redisdelay.cli.options import FunctionT, TimeType, every_option, queues_option
-from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
+from kombu_redisdelay.operations.filters import FILTERS, Filter
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import State
 
 _DISTANCES = "90s, 10m, 2h, 3d or 1w from now for scheduled messages, else ago; or ISO 8601"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Any
 
-from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.filters import FILTERS
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
 from kombu_redisdelay.operations.typed_times import ago, from_now, parse_time
 from kombu_redisdelay.web.fields import to_query, well_formed

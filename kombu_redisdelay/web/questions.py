@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
+from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form, Selected

@@ -18,13 +18,14 @@ from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.calls import ALL, call, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.doctor import Finding, examine
+from kombu_redisdelay.operations.filters import FILTERS, Filter
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.operations.memory import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
-from kombu_redisdelay.operations.selection import FILTERS, Filter, Selection
+from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.operations.selection import FILTERS
+from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.verbs import VERBS, Verb
 from tests.finished import OF_MESSAGES

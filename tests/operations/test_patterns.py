@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.patterns import LONGEST, fits
-from kombu_redisdelay.operations.selection import FILTERS, Selection
+from kombu_redisdelay.operations.selection import Selection
 
 
 @pytest.mark.parametrize(

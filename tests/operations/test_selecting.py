@@ -11,7 +11,8 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection, requeue
-from kombu_redisdelay.operations.selection import FILTERS, MOST_TEXTS
+from kombu_redisdelay.operations.filters import FILTERS
+from kombu_redisdelay.operations.selection import MOST_TEXTS
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import (
     dead,

@@ -1,0 +1,166 @@
+"""What of a message a selection can look at: each filter is an option, a field of a form, and an argument."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kombu_redisdelay.broker.failure import LONGEST_NAME
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.operations.arguments import arguments_of, has_argument
+from kombu_redisdelay.operations.content import is_related, is_task
+from kombu_redisdelay.operations.fair import fits_key
+from kombu_redisdelay.operations.patterns import fits
+from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
+from kombu_redisdelay.operations.typed_times import parse_distance
+
+#: What may stand in a pattern for a character that is not noted.
+_MAY_BE_LOST = re.compile(r"[\s?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A field of a selection that looks into messages. It is an option and a field of a form, too.
+
+    Attributes:
+        name: of the field.
+        help: what it is for, in the help of the command line.
+        said: what stands before a value in a sentence, such as "of the task".
+        matches: whether a message matches a value.
+        placeholder: an example of a value.
+        is_pattern: whether a value may have wildcards.
+        check: raises ``ValueError`` for a text that is no value.
+        is_contained: whether each message that matches a value contains it, or the parts between its ``*``
+            and ``?``.
+        reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
+        states: the states whose messages may match; empty for all.
+        of_failed: whether a failed task may match, by its task and its error as they are noted; ``None`` if
+            they do not tell.
+        is_told: whether each one that may match by them does match.
+    """
+
+    name: str
+    help: str
+    said: str
+    matches: Callable[[Entry, str], bool]
+    placeholder: str
+    is_pattern: bool = True
+    check: Callable[[str], object] = str
+    is_contained: bool = False
+    reads_arguments: bool = False
+    states: Sequence[str] = ()
+    of_failed: Callable[[str, str, str], bool] | None = None
+    is_told: bool = False
+
+    def may_match(self, states: Sequence[str]) -> bool:
+        """Whether a message in one of *states* may match."""
+        return not self.states or not set(self.states).isdisjoint(states)
+
+
+@lru_cache
+def _seconds(text: str) -> float:
+    return parse_distance(text).total_seconds()
+
+
+def _has_argument(entry: Entry, wanted: str) -> bool:
+    if entry.content.task is None:
+        return False
+    arguments = arguments_of(entry.payload)
+    return arguments is not None and has_argument(arguments, wanted)
+
+
+def _may_be_noted(task: str, pattern: str) -> bool:
+    """Whether the name of a failed task may fit *pattern*, by what is noted of it: that has no whitespace, is
+    printable, and is cut."""
+    is_kept = pattern == printable(pattern) and not _MAY_BE_LOST.search(pattern)
+    return not is_kept or len(task) >= LONGEST_NAME or fits(task, pattern)
+
+
+FILTERS = (
+    Filter(
+        "task",
+        "Only tasks of this name, in which * stands for anything.",
+        "of the task",
+        lambda entry, value: any(is_task(name, value) for name in entry.tasks),
+        "shop.*",
+        of_failed=lambda task, error, value: _may_be_noted(task, value),
+    ),
+    Filter(
+        "args",
+        "Only tasks with this argument: 42, or order_id=42; * stands for anything.",
+        "with the argument",
+        _has_argument,
+        "42, or order_id=42",
+        reads_arguments=True,
+    ),
+    Filter(
+        "worker",
+        "Only what this worker has taken, or has failed or finished there; * stands for anything.",
+        "of the worker",
+        lambda entry, value: fits(entry.known.get("worker") or "", value),
+        "celery@web-1",
+        states=(UNACKED, FAILED, FINISHED),
+    ),
+    Filter(
+        "error",
+        "Only tasks that have failed with this class of exceptions; case counts, * stands for anything.",
+        "with the error",
+        lambda entry, value: fits(entry.known.get("error", ""), value),
+        "KeyError",
+        states=(FAILED, FINISHED),
+        of_failed=lambda task, error, value: fits(error, value),
+        is_told=True,
+    ),
+    Filter(
+        "outcome",
+        "Only finished tasks that have ended so; * stands for anything.",
+        "with the outcome",
+        lambda entry, value: fits(entry.known.get("outcome", ""), value),
+        "succeeded",
+        states=(FINISHED,),
+    ),
+    Filter(
+        "slower",
+        "Only finished tasks that ran for longer than this: 10s, 2m.",
+        "that ran for longer than",
+        lambda entry, value: (entry.known.get("ran") or 0.0) > _seconds(value),
+        "10s",
+        is_pattern=False,
+        check=parse_distance,
+        states=(FINISHED,),
+    ),
+    Filter(
+        "reason",
+        "Only with this reason; * stands for anything.",
+        "with the reason",
+        lambda entry, value: fits(entry.known.get("reason", ""), value),
+        "delivery limit*",
+    ),
+    Filter(
+        "key",
+        'Only messages with this key of fair queues; "" is none; * stands for anything.',
+        "with the key",
+        lambda entry, value: fits_key(entry.content.key, value),
+        "tenant-42",
+        is_contained=True,
+    ),
+    Filter(
+        "unique",
+        "Only messages with this unique key; * stands for anything.",
+        "with the unique key",
+        lambda entry, value: fits(entry.content.unique or "", value),
+        "account:42",
+    ),
+    Filter(
+        "related",
+        "Only the task with this id, and those of the same group, parent or root.",
+        "related to",
+        lambda entry, value: is_related(entry.content.id, entry.content.headers, value),
+        "id of a group, a parent or a root",
+        is_pattern=False,
+        is_contained=True,
+    ),
+)
