@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, Thread
 
 #: The exit status of a command that was stopped so. Shells show it for a tool that Ctrl-C has ended.
 STOPPED = 128 + signal.SIGINT
@@ -24,7 +24,8 @@ def stopping() -> Iterator[Event]:
             signal.signal(number, handler)
 
     def stopped(*_: object) -> None:
-        stop.set()
+        # This thread may have the lock of the event, because it is about to wait for it.
+        Thread(target=stop.set).start()
         as_before()
 
     for number in before:

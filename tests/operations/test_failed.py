@@ -207,6 +207,20 @@ class TestRequeueSlowly:
         assert (done.count, done.left, done.stopped, done.waiting) == (1, 1, "", 1)
         assert ids(messages.select(Selection(state="ready"))) == ["a", "b"]
 
+    def test_it_is_stopped_between_two_of_them(
+        self, site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(site, app, "failed", "a", "b", "c")
+        stop, note = Event(), pace.Pace.note
+
+        def noting(self: pace.Pace, task: Any) -> None:
+            note(self, task)
+            stop.set()
+
+        monkeypatch.setattr(pace.Pace, "note", noting)
+        done = messages.requeue(failed(), rate="1000/s", stop=stop)
+        assert (done.left, done.stopped) == (3 - done.count, "asked")
+
     def test_what_makes_no_sense(self, messages: Messages) -> None:
         for rate in ("fast", 0, "10/d"):
             with pytest.raises(ValueError, match="a rate is"):
