@@ -10,7 +10,7 @@ from celery import Celery
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.dead import FOREIGN, LETTERS_PER_CALL
 from kombu_redisdelay.operations import content
-from kombu_redisdelay.operations import selection as module
+from kombu_redisdelay.operations import filters as module
 from tests.operations.kit import dead, give_up, ids
 from tests.transport.kit import Inbox, Site, drain
 
