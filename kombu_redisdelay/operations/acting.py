@@ -198,7 +198,7 @@ class Action:
             left=max(0, self.count(names) - staying),
             failed_again=self._pace.failed_again,
             waiting=self._pace.waiting(),
-            stopped=self._pace.stopped or self._stopped,
+            stopped=self._pace.stopped,
         )
 
     def _in_state(self, name: str, state: State, how: How) -> None:
