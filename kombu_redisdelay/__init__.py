@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
-    from kombu_redisdelay.operations.memory import MemoryUse, StateMemory, TaskMemory
+    from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.other_keys import LargeKey, OtherKeys

@@ -24,7 +24,7 @@ from kombu_redisdelay.cli.output import (
     unusual,
 )
 from kombu_redisdelay.cli.table import Cell, Table
-from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
+from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory
 from kombu_redisdelay.operations.memory_words import (
     NONE_EXPIRED,
     kind_of,

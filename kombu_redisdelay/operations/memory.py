@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, QueueNames
@@ -27,13 +28,13 @@ from kombu_redisdelay.operations.estimate import (
     saved_by_zlib,
     shares,
 )
-from kombu_redisdelay.operations.forecast import ServerFill, server_fills
+from kombu_redisdelay.operations.forecast import server_fills
+from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
-from kombu_redisdelay.public import public
 
 #: Messages that are read of all queues together, and of one state at least; bytes of them, at most; and
 #: bytes that are compressed to learn what zlib would save.
@@ -50,97 +51,6 @@ AGAIN = 3
 
 #: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
 LIST_ENTRY, HASH_ENTRY = 10, 70
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class TaskMemory:
-    """What the messages of one task in one state of a queue hold.
-
-    Attributes:
-        queue: name of the queue.
-        state: name of the state.
-        kind: "task"; "no task" for messages of other programs; "not a message" for entries that nobody can
-            read; "unseen" for bytes that must be in messages larger than those that were read, or in a state
-            of which none were read.
-        task: its name. It may be anything that a publisher has written. ``None`` for other kinds.
-        bytes: about how many bytes of Redis they take.
-        messages: about how many there are.
-        expired: which part of them has expired, about.
-        bytes_with_zlib: about how many bytes they would take with ``task_compression = "zlib"``; ``None`` if
-            that is unknown.
-        largest: bytes of the largest one that was read.
-        largest_id: its id.
-        seen: how many were read. With few, the numbers say little.
-        is_about: whether *messages*, *expired* and the division of the bytes are estimates, because not all
-            messages of the state were read.
-    """
-
-    queue: str
-    state: str
-    kind: str
-    task: str | None
-    bytes: int
-    messages: int
-    expired: float
-    bytes_with_zlib: int | None
-    largest: int
-    largest_id: str
-    seen: int
-    is_about: bool
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class StateMemory:
-    """One state of a queue.
-
-    Attributes:
-        queue: name of the queue.
-        state: name of the state; "notes" for what is kept of the queue beside its messages.
-        messages: how many there are.
-        bytes: how many bytes of Redis they take, with the keys that lead to them.
-        is_about: whether *bytes* is the number of messages times the mean size of those that were read,
-            because the user may not use ``MEMORY USAGE``.
-        expired: which part of them has expired, about; ``None`` if none were read.
-    """
-
-    queue: str
-    state: str
-    messages: int
-    bytes: int
-    is_about: bool
-    expired: float | None
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """What fills Redis.
-
-    Attributes:
-        states: each state of each queue, the largest first.
-        tasks: the same by task.
-        others: the rest of the database, the largest first.
-        servers: how full the servers are.
-        not_looked_at: what was left out, in words.
-    """
-
-    states: Sequence[StateMemory]
-    tasks: Sequence[TaskMemory]
-    others: Sequence[OtherKeys] = ()
-    servers: Sequence[ServerFill] = ()
-    not_looked_at: Sequence[str] = field(default_factory=tuple)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all queues."""
-        return sum(state.bytes for state in self.states)
-
-    @property
-    def used(self) -> int:
-        """Bytes that the servers use, with what they need themselves; 0 if that is unknown."""
-        return sum(server.used for server in self.servers)
 
 
 def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
@@ -282,11 +192,17 @@ class _Look:
 
     @staticmethod
     def size(found: Sampled) -> int:
-        """The bytes that a message takes, without the keys that lead to it."""
-        return len(found.field) + len(found.stored) + (HASH_ENTRY if found.field else LIST_ENTRY)
+        """The bytes that a message takes with what is noted of it, without the keys that lead to it."""
+        if not found.field:
+            return len(found.stored) + LIST_ENTRY
+        size = len(found.field) + len(found.stored) + HASH_ENTRY
+        return size + (len(found.field) + found.head_bytes + HASH_ENTRY if found.head_bytes else 0)
 
     def __call__(self, found: Sampled) -> Looked:
         size = self.size(found)
+        if found.head:
+            failed = FailedTask("", found.field, 0.0, found.head, found.stored)
+            return Looked(TASK, failed.failure.task, failed.id, size, False, 0.0)
         if self._state == DEAD:
             payload = DeadLetter.of("", found.stored).payload
         else:

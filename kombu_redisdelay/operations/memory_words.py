@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.operations.estimate import NO_TASK, NOT_A_MESSAGE, UNSEEN
 from kombu_redisdelay.operations.forecast import ServerFill
-from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
+from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory
 from kombu_redisdelay.operations.other_keys import LargeKey
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.words import first_of, number_of, percent, size, span

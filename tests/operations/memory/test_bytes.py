@@ -20,9 +20,10 @@ from kombu_redisdelay.operations.sample import (
     nodes_of,
     within_reach,
 )
+from tests.failed import keep_failed
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import GARBAGE, in_each_state, send
-from tests.operations.memory.kit import NEARLY, bodies, by_task, of_state
+from tests.operations.memory.kit import NEARLY, bodies, by_task, of_state, text
 from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
@@ -126,6 +127,33 @@ def test_each_state(site: Site, app: Celery, messages: Messages) -> None:
     assert all(each.largest_id == each.state for each in found.tasks)
     assert all(each.bytes > each.largest // 2 > 200 for each in found.tasks)
     assert of_state(found, NOTES) > 0
+
+
+def test_failed_ones_with_long_tracebacks_and_short_ones(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a")
+    message = site.redis.rpop("celery")
+    tracebacks = {"long": text(8000), "short": "", "middling": text(1000)}
+    for task, traceback in tracebacks.items():
+        for number in range(700):
+            for queue in ("celery", f"only-{task}"):
+                payload = message.replace(b"shop.close", task.encode())
+                keep_failed(messages.store, queue, f"{task}{number}", payload, task, traceback=traceback)
+    found = messages.memory("celery")
+    expected = {task: of_state(messages.memory(f"only-{task}"), "failed") for task in tracebacks}
+    assert of_state(found, "failed") == pytest.approx(sum(expected.values()), rel=0.01)
+    tasks = by_task(found)
+    assert tasks["long"].is_about
+    for task, size in expected.items():
+        assert tasks[task].bytes == pytest.approx(size, rel=NEARLY), task
+
+
+def test_a_failed_one_that_was_kept_without_its_message(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "large", kwargs={"text": "x" * 1_500_000})
+    keep_failed(messages.store, "celery", "large", site.redis.rpop("celery"), traceback=text(4000))
+    [task] = messages.memory().tasks
+    assert (task.task, task.state, task.largest_id) == ("shop.close", "failed", "large")
+    assert task.largest > 4000
+    assert task.bytes_with_zlib == task.bytes
 
 
 def test_what_is_no_task(site: Site, app: Celery, messages: Messages) -> None:

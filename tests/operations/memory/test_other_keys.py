@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, OtherKeys, ServerFill
-from kombu_redisdelay.operations.memory import MemoryUse
+from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.memory_words import key_in_words, remarks
 from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
 from tests.operations.kit import send
