@@ -29,7 +29,7 @@ from kombu_redisdelay.operations.estimate import (
     shares,
 )
 from kombu_redisdelay.operations.forecast import server_fills
-from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory
+from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
@@ -44,6 +44,9 @@ COMPRESSED, LEAST_COMPRESSED = 1024 * 1024, 64 * 1024
 
 #: Messages of a state are read if it has this part of all bytes, or is among so many of the largest.
 LEAST_SHARE, MOST_STATES = 0.005, 20
+
+#: Why a queue is not read that Redis lets nobody ask about.
+NOT_ALLOWED = "NOPERM: this user has no permission to read it"
 
 #: Where large messages are rare, so many times more are read to find some. Of these, only large ones are
 #: decoded.
@@ -64,18 +67,27 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     if queue is not None:
         asked = {queue} if isinstance(queue, str) else set(queue)
         whole = {name: name if name in asked else of for name, of in whole.items()}
-    found, refused = read_each(queue_bytes, store, names)
-    left = [f"queue {name}: {error}" for name, error in refused.items()]
+    unread = dict.fromkeys(access.unreadable(), NOT_ALLOWED) if queue is None else {}
+    found: list[StateBytes] = []
+    refused: dict[str, ResponseError] = {}
+    try:
+        found, refused = read_each(queue_bytes, store, names)
+    except ResponseError as exc:
+        if queue is not None:
+            raise
+        refused = dict.fromkeys(names, exc)
+    unread |= {whole[name]: str(error) for name, error in refused.items()}
+    left: list[str] = []
     rows, by_queue = [], {}
     share_of = _shares_of_sample(found)
     now_ms = store.now_ms()
     for part in found:
         row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, left))
         rows.append(row)
-    unread = [row.part for row in rows if row.part.messages and not row.was_read]
-    if unread:
-        count = sum(part.messages for part in unread)
-        left.append(f"the messages of {len(unread)} small states of queues: {count:,} in all")
+    small = [row.part for row in rows if row.part.messages and not row.was_read]
+    if small:
+        count = sum(part.messages for part in small)
+        left.append(f"the messages of {len(small)} small states of queues: {count:,} in all")
     for name in names:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)
@@ -88,7 +100,10 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         others = _others(access, names, left)
     else:
         left.append("other queues, the rest of the database, and when it is full")
-    return MemoryUse(_states(rows, whole), _tasks(rows, whole), others, servers, left)
+    return MemoryUse(
+        *(_states(rows, whole), _tasks(rows, whole), others, servers, left),
+        unread=[UnreadQueue(*each) for each in unread.items()],
+    )
 
 
 @dataclass(frozen=True, slots=True)

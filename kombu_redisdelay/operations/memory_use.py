@@ -73,6 +73,20 @@ class StateMemory:
 
 @public
 @dataclass(frozen=True, slots=True)
+class UnreadQueue:
+    """A queue that could not be read.
+
+    Attributes:
+        queue: its name.
+        error: why: what Redis said.
+    """
+
+    queue: str
+    error: str
+
+
+@public
+@dataclass(frozen=True, slots=True)
 class MemoryUse:
     """What fills Redis.
 
@@ -82,6 +96,8 @@ class MemoryUse:
         others: the rest of the database, the largest first.
         servers: how full the servers are.
         not_looked_at: what was left out, in words.
+        unread: the queues that could not be read: this user has no permission, or another program has
+            written to their keys.
     """
 
     states: Sequence[StateMemory]
@@ -89,6 +105,7 @@ class MemoryUse:
     others: Sequence[OtherKeys] = ()
     servers: Sequence[ServerFill] = ()
     not_looked_at: Sequence[str] = field(default_factory=tuple)
+    unread: Sequence[UnreadQueue] = ()
 
     @property
     def bytes(self) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from celery import Celery
+from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay import Messages
+from kombu_redisdelay.operations.memory_words import remarks
 from tests.operations.kit import send
 from tests.operations.memory.kit import NEARLY, of_state
 from tests.permissions import allow, documented_rules
@@ -43,3 +45,34 @@ class TestForbidden:
         assert any("hrandfield" in what.lower() for what in found.not_looked_at)
         assert any("rest of the database" in what for what in found.not_looked_at)
         assert [each.kind for each in found.tasks] == ["unseen"]
+
+
+def test_queues_that_may_not_be_read_are_named(server: RedisServer, app: Celery) -> None:
+    send(app, "a")
+    send(app, "b", queue="secret")
+    send(app, "c", queue="half")
+    # Of one queue, all keys are forbidden; of another, only the list.
+    rules = [*documented_rules("celery"), "~redisdelay:{half}:*"]
+    limited = Celery("limited", broker=allow(server, *rules), set_as_current=False)
+    with Messages(limited) as messages:
+        found = messages.memory()
+        with pytest.raises(NoPermissionError):
+            messages.memory("secret")
+    limited.close()
+    assert {each.queue for each in found.tasks} == {"celery"}
+    errors = {each.queue: each.error for each in found.unread}
+    assert set(errors) == {"secret", "half"}
+    assert all("permission" in error for error in errors.values())
+    [said] = [line for line in remarks(found) if line.startswith("Could not be read")]
+    assert "queue 'secret' (NOPERM: this user has no permission to read it)" in said
+
+
+def test_no_queue_may_be_read(server: RedisServer, app: Celery) -> None:
+    send(app, "b", queue="secret")
+    rules = [*documented_rules("other"), "~redisdelay:{celery}:*"]
+    limited = Celery("limited", broker=allow(server, *rules), set_as_current=False)
+    with Messages(limited) as messages:
+        found = messages.memory()
+    limited.close()
+    assert {each.queue for each in found.unread} == {"celery", "secret"}
+    assert found.servers
