@@ -139,6 +139,11 @@ class QueueKeys:
         return self._of_keys("active")
 
     @property
+    def tats(self) -> str:
+        """Zset, key of a fair queue -> how much of its rate is used (lua/include/fair_limits.lua)."""
+        return self._of_keys("tats")
+
+    @property
     def unacked_keys(self) -> str:
         """Hash, consumer and delivery tag -> the key of that message, if its concurrency is limited."""
         return self._of_keys("unacked-keys")
