@@ -263,7 +263,7 @@ class TestOperators:
         taken(rig.consumer(), "q", limit=1)
         assert rig.store.purge("q") == 4
         assert not rig.store.exists("other")
-        assert rig.all_keys("*key:*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
+        assert rig.all_keys("*::*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
 
 
 @pytest.mark.parametrize("is_limited", [False, True])
