@@ -7,8 +7,8 @@
 --   fair                 hash: for each step, n:<step> how many messages are sorted in, and its clock
 --                        (fair_turns.lua)
 --   turns:<step>         zset: key -> when its next turn begins, by the clock of the step
---   <step>:<key>         list: the messages, as in a ready list; step 0 is not written. The name is short, because
---                        a key may have one message only
+--   <step>:<key>         list: the messages, as in a ready list; step 0 is not written. Its name is short,
+--                        because many keys have one message only
 --   limited              hash: key -> pairs of a step and when its turn begins, of keys that have messages
 --                        and may not be served now
 -- and those of fair_limits.lua and fair_unacked.lua.

@@ -9,8 +9,8 @@
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
 -- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), `taken`: the
--- fields and values that hold() writes, `to_free`: the messages whose keys free_keys() frees, and `has_let_go`: whether a
--- message is due now that waited for one of these keys.
+-- fields and values that hold() writes, `to_free`: the messages whose keys free_keys() frees, and
+-- `has_let_go`: whether a message is due now that waited for one of these keys.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
