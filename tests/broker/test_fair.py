@@ -160,7 +160,7 @@ class TestTurns:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch, limit: int
     ) -> None:
         low = copy(TAKE)
-        low.text = TAKE.text.replace("2 ^ 52", "20000000").replace("96, 300, 200", "96, 300, 2")
+        low.text = TAKE.text.replace("2 ^ 52", "20000000").replace("80, 300, 200", "80, 300, 2")
         low.sha = "0" * 40
         monkeypatch.setattr(takes, "TAKE", low)
         for key in "abcdef":
