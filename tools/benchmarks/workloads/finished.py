@@ -18,7 +18,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
 
 WORKLOAD = Workload(
     name="finished",
-    about="a Celery worker, concurrency 2, that keeps a line of each task that has ended, and one that does not",
+    about="a Celery worker, concurrency 2, that keeps a line of each task that ends, and one that does not",
     cases=[Case(pool, OURS, {"pool": number}) for number, pool in enumerate(POOLS)],
     units=UNITS,
     measure=measure,
