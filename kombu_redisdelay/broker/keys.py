@@ -154,7 +154,7 @@ class QueueKeys:
 
     def key_list(self, step: int, key: str) -> str:
         """The list of ready messages of *key* in a fair queue, of priority *step*."""
-        return self._of_keys(f"key:{step}:{key}")
+        return self._of_keys(f"{step or ''}:{key}")
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""

@@ -4,6 +4,7 @@ waits for its limits, and no limit of a key is exceeded."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -332,12 +333,12 @@ class FairMachine(RuleBasedStateMachine):
 
     def found(self) -> Found:
         found = Found()
-        prefix = self.rig.key("q", "key:").encode()
+        prefix = re.escape(self.rig.key("q", ""))
         for name in self.rig.all_keys():
-            if name.startswith(prefix):
-                step, key = name[len(prefix) :].decode().split(":", 1)
+            if match := re.fullmatch(rf"{prefix}(\d*):(.*)", name.decode()):
+                step, key = match.groups()
                 ids = [id_of(text) for text in self.rig.client.lrange(name, 0, -1)]
-                found.sorted_in[int(step), key] = ids
+                found.sorted_in[int(step or 0), key] = ids
                 found.ids.update(ids)
         found.ids.update(id_of(text) for step in STEPS for text in self.rig.ready("q", step))
         found.ids.update(id_of(text.partition(":")[2]) for text in self.rig.scheduled("q"))
