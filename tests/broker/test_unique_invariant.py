@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.kept import REQUEUE
+from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey
 from tests.broker.database import Database
-from tests.broker.rig import Rig, take_out, taken
+from tests.broker.rig import Rig, a_failure, take_out, taken
 from tests.environments import examples
 
 STEPS = (0, 6)
@@ -66,6 +74,8 @@ class UniqueMachine(RuleBasedStateMachine):
         #: Retries that have not begun: id -> what they are to see.
         self.owed: dict[str, str] = {}
         self.excused: set[str] = set()
+        #: Ids of tasks that have failed, and are kept.
+        self.failed: Counter[str] = Counter()
         #: Whether two may run: a lease was lost, or another program has taken or removed something.
         self.may_be_two = False
 
@@ -103,6 +113,20 @@ class UniqueMachine(RuleBasedStateMachine):
     def ack(self, which: int) -> None:
         run = self.runs.pop(which % len(self.runs))
         assert self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices, acks_first=st.booleans())
+    def task_fails(self, which: int, acks_first: bool) -> None:
+        run = self.runs.pop(which % len(self.runs))
+        tag, copy = run.delivery.tag, ""
+        if acks_first:
+            self.rig.ack(run.consumer, "q", tag)
+            # Somebody else comes in between.
+            self.take(0, 1)
+            copy = f"{run.delivery.step}:{run.delivery.payload.decode()}"
+        self.database.tick()
+        assert self.rig.fail(run.consumer, "q", tag, a_failure(run.id), copy)
+        self.failed[run.id] += 1
 
     def retry(self, run: Run, in_units: int) -> None:
         self.rig.publish_unique(
@@ -166,6 +190,7 @@ class UniqueMachine(RuleBasedStateMachine):
         if retries:
             self.may_be_two = True
             self.retry(run, in_units)
+        assert not self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
         assert not self.rig.ack(run.consumer, "q", run.delivery.tag)
 
     @rule(by=st.integers(1, 3))
@@ -223,6 +248,31 @@ class UniqueMachine(RuleBasedStateMachine):
         if self.mode == DONE and before and not (self.runs or self.zombies or self.ids_that_wait()):
             assert requeued
 
+    @precondition(lambda self: self.failed.total())
+    @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
+    def take_out_failed(self, which: int, how: str) -> None:
+        found = self.rig.failed("q")
+        task = found[which % len(found)]
+        stays: dict[str, str] = {}
+        tasks = FailedTasks(self.rig.store)
+        done = list(
+            tasks.take_out("q", how, [task], stays=lambda each, holder: stays.update({each.id: holder}))
+        )
+        if how == REQUEUE and self.mode == DONE and not (self.runs or self.zombies or self.ids_that_wait()):
+            assert done, "nobody has its key"
+        if not done:
+            # It stays, and it is known why.
+            assert how == REQUEUE
+            assert list(stays) == [task.id]
+            assert stays[task.id] in self.published
+            return
+        assert not stays
+        self.failed[task.id] -= 1
+        if how == REQUEUE:
+            # It runs again, unless it is removed after this.
+            self.owed[task.id] = json.loads(task.payload)["body"]
+            self.excused.discard(task.id)
+
     # -- what others do --
 
     @rule(step=steps)
@@ -248,6 +298,12 @@ class UniqueMachine(RuleBasedStateMachine):
     @rule()
     def keys_are_checked(self) -> None:
         check_unique(self.rig.store, ["q"], {})
+
+    # -- what always holds --
+
+    @invariant()
+    def what_has_failed_is_kept(self) -> None:
+        assert Counter(task.id for task in self.rig.failed("q")) == +self.failed
 
     # -- the end --
 
