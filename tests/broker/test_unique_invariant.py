@@ -126,6 +126,8 @@ class UniqueMachine(RuleBasedStateMachine):
             copy = f"{run.delivery.step}:{run.delivery.payload.decode()}"
         self.database.tick()
         assert self.rig.fail(run.consumer, "q", tag, a_failure(run.id), copy)
+        holders = self.rig.client.hvals(self.rig.key("q", "running"))
+        assert not any(run.consumer.name.encode() in each and tag.encode() in each for each in holders)
         self.failed[run.id] += 1
 
     def retry(self, run: Run, in_units: int) -> None:
