@@ -76,6 +76,8 @@ class UniqueMachine(RuleBasedStateMachine):
         self.excused: set[str] = set()
         #: Ids of tasks that have failed, and are kept.
         self.failed: Counter[str] = Counter()
+        #: Ids of those that were requeued, and have not begun again. A publish may replace their bodies.
+        self.requeued: set[str] = set()
         #: Whether two may run: a lease was lost, or another program has taken or removed something.
         self.may_be_two = False
 
@@ -101,6 +103,7 @@ class UniqueMachine(RuleBasedStateMachine):
             run = Run(consumer, delivery, decoded["headers"]["id"], decoded["body"])
             self.runs.append(run)
             self.began.add(run.id)
+            self.requeued.discard(run.id)
             if self.owed.get(run.id) == run.version:
                 del self.owed[run.id]
             if self.mode != LATEST or run.version == str(self.version):
@@ -279,9 +282,7 @@ class UniqueMachine(RuleBasedStateMachine):
         assert not stays
         self.failed[task.id] -= 1
         if how == REQUEUE:
-            # It runs again, unless it is removed after this.
-            self.owed[task.id] = json.loads(task.payload)["body"]
-            self.excused.discard(task.id)
+            self.requeued.add(task.id)
 
     # -- what others do --
 
@@ -334,6 +335,7 @@ class UniqueMachine(RuleBasedStateMachine):
         assert self.rig.client.hgetall(self.rig.key("q", "running")) == {}
         assert set(self.published) - self.began - self.excused == set(), "ids that were accepted never ran"
         assert set(self.owed) - self.excused == set(), "a retry is lost"
+        assert self.requeued - self.excused == set(), "one that was requeued is lost"
         if self.mode != DONE and self.published and self.published[-1] not in self.excused:
             assert self.seen, "nothing that began after the last publish saw it"
 
