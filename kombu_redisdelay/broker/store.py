@@ -270,21 +270,17 @@ class Store:
             instead_of: the name of the message that it is to replace, whose id it has.
         """
         expires_ms = self.expires_ms.get(queue, 0)
-        rare = (
-            *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
-            *(unique.at_most_ms, unique.expires_ms, instead_of),
-        )
-        args = PUBLISH_UNIQUE.arguments(
-            payload=payload,
-            step=step,
-            id=message_id,
-            key=unique.field,
-            mode=unique.letter,
-            separator=self.separator,
-            rare="{} {} {} {:d} {:d} {} {:.0f} {}".format(*rare) if any(rare) else "",
-        )
+        rare = ""
+        is_rare = expires_ms or is_continued or is_repeated or instead_of
+        if is_rare or due.at_ms or due.delay_ms or unique.at_most_ms or unique.expires_ms:
+            rare = "{} {} {} {:d} {:d} {} {:.0f} {}".format(
+                *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
+                *(unique.at_most_ms, unique.expires_ms, instead_of),
+            )
+        # In the order of PUBLISH_UNIQUE.names: Script.arguments() takes a microsecond to check it.
+        args = (payload, step, message_id, unique.field, unique.letter, self.separator, rare)
         used = self._keys_for_unique(queue, step)
-        return only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), tuple(args))
+        return only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), args)
 
     def _keys_for_unique(self, queue: str, step: int) -> PackedKeys:
         used = self._unique_keys.get((queue, step))

@@ -54,8 +54,11 @@ _ID = re.compile(rb'"redisdelay-unique": \["[wdl]", "([ !#-~]*)", "[ !#-~]*"\]')
 #: What errors say of the headers.
 _KEY, _WHILE, _AT_MOST = (f"header {name!r}" for name in (UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
 
-#: Characters that are escaped.
-_SPECIAL = re.compile(r'[%"\\]')
+#: A key that is written as it is: ASCII without the characters that are escaped.
+_AS_IT_IS = re.compile(r'[^%"\\\x80-\U0010ffff]*')
+
+#: An id that can have a key.
+_ID_WITH_KEY = re.compile(r"[!#-\[\]-~]+")
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -92,7 +95,7 @@ class UniqueKey(NamedTuple):
 
 def written(key: str) -> str:
     """*key* as it is in Redis."""
-    if key.isascii() and not _SPECIAL.search(key):
+    if _AS_IT_IS.fullmatch(key):
         return key
     return json.dumps(key.replace("%", "%25").replace('"', "%22").replace("\\", "%5C"))[1:-1]
 
@@ -154,7 +157,7 @@ def check_at_most(at_most: object, mode: str, what: str) -> None:
 
 def check_id(id: str) -> None:
     """Raise a ``ValueError`` if a message with a key cannot have this *id*: scripts read it in its text."""
-    if not id.isascii() or not id.isprintable() or any(map(id.__contains__, ' "\\')):
+    if not _ID_WITH_KEY.fullmatch(id):
         raise ValueError(
             "the id of a message with a key must consist of printable ASCII characters without spaces, "
             f"quotation marks and backslashes, not {id!r}"

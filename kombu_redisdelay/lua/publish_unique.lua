@@ -71,7 +71,7 @@ local base = base_of(KEYS[2])
 -- Most messages have nothing rare, so they are due now, and most keys are free. What follows below takes
 -- three times as long.
 if rare == '' and (mode == 'w' or redis.pcall('HEXISTS', base .. 'running', key) == 0) then
-  local entry = string.format('r%s %.0f 0 %s', step, math.floor(now_ms), id)
+  local entry = string.format('r%s %d 0 %s', step, now_ms, id)
   if redis.pcall('HSETNX', base .. 'unique', key, entry) == 1 then
     redis.call('LPUSH', KEYS[1], payload)
     wake(KEYS[2])

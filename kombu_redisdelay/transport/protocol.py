@@ -81,7 +81,8 @@ def _wrong_list(body: Any) -> str | None:
         return None
     if not isinstance(embedded, dict):
         return "body's third part is not an object"
-    return _EMBEDDED.wrong_one(embedded)
+    # Most tasks have nothing in there, and nothing is right.
+    return _EMBEDDED.wrong_one(embedded) if any(embedded.values()) else None
 
 
 # -- the parts -------------------------------------------------------------------------------------------

@@ -209,7 +209,8 @@ class Unique(Task):  # type: ignore[misc]
             for name in (WHILE_HEADER, AT_MOST_HEADER):
                 headers.pop(name, None)
         else:
-            headers.setdefault(WHILE_HEADER, self.unique_while)
+            if self.unique_while != WAITING:
+                headers.setdefault(WHILE_HEADER, self.unique_while)
             if self.unique_at_most is not None:
                 headers.setdefault(AT_MOST_HEADER, self.unique_at_most)
         id = task_id or uuid()
