@@ -40,7 +40,7 @@ def _until_ready(message: MessageInfo) -> Iterator[Event]:
     by = f"by {origin}" if isinstance(origin, str) else ""
     had_due_time = bool(message.headers.get(ETA_HEADER) or message.headers.get(DELAY_HEADER))
     # The moment that is in a message is when it is due.
-    requeued = _requeued(message)
+    requeued = requeued_at(message)
     published = None if had_due_time or requeued else ready
     if published or by:
         yield Event("published", published, by)
@@ -50,7 +50,8 @@ def _until_ready(message: MessageInfo) -> Iterator[Event]:
         yield Event("scheduled until", _eta(message) or ready)
 
 
-def _requeued(message: MessageInfo) -> datetime | None:
+def requeued_at(message: MessageInfo) -> datetime | None:
+    """When *message* was requeued last after it had failed, in UTC; ``None`` if it does not say so."""
     said = message.headers.get(REQUEUED_HEADER)
     try:
         at = datetime.fromisoformat(said) if isinstance(said, str) else None

@@ -34,7 +34,7 @@ class MessageInfo:
         due: scheduled: when it will be delivered, in UTC, by the server's clock; ``None`` while it waits for
             another message with its unique key. Else ``None``.
         expires: when a worker will discard the task instead of running it, in UTC; ``None`` if it does not
-            expire.
+            expire, has failed or is dead.
         since: since when it is in its state, in UTC, if that is known. Ready: when it was published, or was
             due, by the publisher's clock; unknown if another transport has published it. Unacked: when a
             worker asked for it, by the server's clock. Else ``None``.

@@ -113,7 +113,7 @@ STATES = {
         State(
             DEAD,
             DeadReader(DEAD),
-            ("since", "expires", "key", "unique", "id", "queue", "failures", "reason", "task"),
+            ("since", "key", "unique", "id", "queue", "failures", "reason", "task"),
             "The oldest one first.",
             "The newest one first.",
             noun="dead letter",
