@@ -178,8 +178,11 @@ class TestRenewed:
 class TestRequeueSlowly:
     """At a rate, while some fail again."""
 
-    def test_it_stops_when_too_many_fail_again(self, site: Site, app: Celery, messages: Messages) -> None:
-        names = [f"{number:02}" for number in range(40)]
+    @pytest.mark.parametrize("same_id", [False, True])
+    def test_it_stops_when_too_many_fail_again(
+        self, site: Site, app: Celery, messages: Messages, same_id: bool
+    ) -> None:
+        names = ["same" if same_id else f"{number:02}" for number in range(40)]
         put(site, app, "failed", *names)
 
         def fail_again(count: int) -> None:
