@@ -67,7 +67,7 @@ FORKED: dict[str, str | None] = {
     "hook_retried": "WorkerLostError",
 }
 #: And one that Celery does not end there.
-SOLO: dict[str, str | None] = {"hook": "RuntimeError"}
+SOLO: dict[str, str | None] = {"hook": "RuntimeError", "unstored": "ConnectionError"}
 OF_POOL = {"prefork": FORKED, "threads": LEAVING, "gevent": {**LIMITED, **LEAVING}, "solo": SOLO}
 
 #: With late acks, these come back, until they are given up. Older releases know no ``acks_on_timeout``.
@@ -76,6 +76,7 @@ DEAD = {
     "lost_rejected",
     "unstored_rejected",
     "hook",
+    "unstored",
     *(["hard_not_acked"] if hasattr(celery.Task, "acks_on_timeout") else []),
 }
 
@@ -96,6 +97,7 @@ ENDS_LATE = {
     "unstored_rejected": [],
     # Celery does not come to an end.
     "hook": [],
+    "unstored": [],
     "hard_not_acked": ["failed", "failed"] if "hard_not_acked" in DEAD else ["failed"],
 }
 
