@@ -12,7 +12,7 @@ from celery import Task
 from celery.backends.base import Backend
 from celery.exceptions import Ignore, Reject
 
-from tests.end_to_end.app import app
+from tests.end_to_end.app import app, work
 
 __all__ = ("app",)
 
@@ -175,6 +175,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 for _name, (_function, _options) in KINDS.items():
     for _ack in ("early", "late"):
         app.task(name=f"{_name}.{_ack}", bind=True, acks_late=_ack == "late", **_options)(_function)
+
+app.task(name="unstored_work", bind=True, acks_late=True, **UNSTORED)(work.run.__func__)
 
 
 @app.task(name="may_fail", bind=True)
