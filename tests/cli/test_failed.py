@@ -8,8 +8,8 @@ from threading import Event, Thread
 
 import pytest
 
-from kombu_redisdelay.cli import stopping
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.cli import stopping
 from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.verbs import VERBS
 from tests.cli.site import QUEUE, Site, payload

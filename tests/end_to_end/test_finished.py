@@ -90,3 +90,4 @@ def test_what_was_revoked(site: Installation, messages: Messages) -> None:
     ended = {"runs": "terminated", "unstored": "terminated", "held": "revoked"}
     wait_until(lambda: outcomes() == ended, 30, "all lines")
     wait_until(lambda: site.unacked() == 0, 30, "that nothing is unacked")
+    assert messages.count(Selection(state="failed")) == 0
