@@ -47,7 +47,7 @@ def measure(site: Site, sizes: Sizes) -> Measured:
         pace = {how: Pace() for how in (PLAIN, *MODES)}
         tasks = _tasks(site)
         task_pace = {name: Pace() for name in tasks}
-        for _ in range(sizes["turns"]):
+        for _ in range(sizes["publish turns"]):
             for how, each in pace.items():
                 each.go(lambda how=how: publish(how), sizes["ms"] / 1000)  # type: ignore[misc]
                 queue.purge()
@@ -119,8 +119,8 @@ WORKLOAD = Workload(
         "bytes of a key": "bytes",
     },
     measure=measure,
-    sizes={"turns": 8, "ms": 50, "messages": 1000, "keys": 200_000},
-    quick_sizes={"turns": 2, "ms": 25, "messages": 200, "keys": 2000},
+    sizes={"publish turns": 40, "turns": 8, "ms": 50, "messages": 1000, "keys": 200_000},
+    quick_sizes={"publish turns": 2, "turns": 2, "ms": 25, "messages": 200, "keys": 2000},
     rounds=5,
     apart=True,
 )
