@@ -337,3 +337,15 @@ def test_metrics(site: Site) -> None:
     for key in ("b", "c"):
         site.text("pause", *Q, "--key", key)
     assert metrics()[quiet] == 0
+
+
+def test_foreign_bytes_in_place_of_a_state_mean_not_fair(site: Site) -> None:
+    site.send()
+    control = site.store.keys(QUEUE).limits
+    for state in (b"\xff\xfe", b"yes"):
+        site.redis.hset(control, "fair", state)
+        for words in (("stats",), ("keys", *Q), ("doctor",)):
+            assert site.run(*words).exit_code in (0, 1)
+        assert site.text("fair", *Q, "--off") == "celery is not fair\n"
+        assert not site.redis.hexists(control, "fair")
+    assert site.text("fair", *Q) == "celery is fair now\n"
