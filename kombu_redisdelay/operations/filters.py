@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kombu_redisdelay.broker.failure import LONGEST_NAME
+from kombu_redisdelay.broker.finished import OUTCOMES
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.readers import Entry
-from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
+from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES, UNACKED
 from kombu_redisdelay.operations.typed_times import parse_distance
 
 #: What may stand in a pattern for a character that is not noted.
@@ -59,10 +60,20 @@ class Filter:
         """Whether a message in one of *states* may match."""
         return not self.states or not set(self.states).isdisjoint(states)
 
+    @property
+    def is_of_past(self) -> bool:
+        """Whether only what is told of messages that are gone may match."""
+        return bool(self.states) and all(STATES[state].is_past for state in self.states)
+
 
 @lru_cache
 def _seconds(text: str) -> float:
     return parse_distance(text).total_seconds()
+
+
+def _check_outcome(pattern: str) -> None:
+    if not any(fits(outcome, pattern) for outcome in OUTCOMES):
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, not {pattern!r}")
 
 
 def _has_argument(entry: Entry, wanted: str) -> bool:
@@ -120,6 +131,7 @@ FILTERS = (
         "with the outcome",
         lambda entry, value: fits(entry.known.get("outcome", ""), value),
         "succeeded",
+        check=_check_outcome,
         states=(FINISHED,),
     ),
     Filter(

@@ -44,7 +44,8 @@ class Selection:
             ids.
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead",
-            "finished". The last one is looked at only if it is named, or by ids.
+            "finished". The last one is looked at only if it is named, or by ids, or with *outcome* or
+            *slower*, and then alone.
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
             found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
@@ -75,8 +76,8 @@ class Selection:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
             are given together with a time or a filter (*task*, *args*, *worker*, *error*, *outcome*,
-            *slower*, *reason*, *key*, *unique*, *related*, *expired*); *slower* is no length of time; a text
-            with wildcards has more than 500 characters.
+            *slower*, *reason*, *key*, *unique*, *related*, *expired*); there is no such *outcome*; *slower*
+            is no length of time; a text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None
@@ -146,7 +147,9 @@ class Selection:
     def _may_be_in(self, state: State) -> bool:
         if self.state is not None:
             return state.name in self.state
-        return not state.is_past or self.ids is not None
+        if self.ids is not None:
+            return True
+        return state.is_past == any(each.is_of_past for each, _ in self.filters)
 
     def span(self, state: State) -> Span:
         """Between which moments the messages are, by the present time."""
