@@ -13,7 +13,8 @@ from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, QueueNames, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
-from kombu_redisdelay.operations.memory import MemoryUse, memory_use
+from kombu_redisdelay.operations.memory import memory_use
+from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Tell
