@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.readers import Entry
-from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES, UNACKED
+from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
 from kombu_redisdelay.operations.typed_times import parse_distance
 
 #: What may stand in a pattern for a character that is not noted.
@@ -59,11 +59,6 @@ class Filter:
     def may_match(self, states: Sequence[str]) -> bool:
         """Whether a message in one of *states* may match."""
         return not self.states or not set(self.states).isdisjoint(states)
-
-    @property
-    def is_of_past(self) -> bool:
-        """Whether only what is told of messages that are gone may match."""
-        return bool(self.states) and all(STATES[state].is_past for state in self.states)
 
 
 @lru_cache

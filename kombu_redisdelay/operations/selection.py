@@ -44,8 +44,8 @@ class Selection:
             ids.
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead",
-            "finished". The last one is looked at only if it is named, or by ids, or with *outcome* or
-            *slower*, and then alone.
+            "finished". If none is named, those are looked at that can match: only "failed" with *error*. The
+            last one is looked at only by ids, or with *outcome* or *slower*.
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
             found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
@@ -147,9 +147,15 @@ class Selection:
     def _may_be_in(self, state: State) -> bool:
         if self.state is not None:
             return state.name in self.state
-        if self.ids is not None:
-            return True
-        return state.is_past == any(each.is_of_past for each, _ in self.filters)
+        if not all(each.may_match([state.name]) for each, _ in self.filters):
+            return False
+        return not state.is_past or self.ids is not None or self._is_of_past
+
+    @property
+    def _is_of_past(self) -> bool:
+        """Whether only those match that have no message any more."""
+        of_some = (each.states for each, _ in self.filters if each.states)
+        return any(all(STATES[name].is_past for name in names) for names in of_some)
 
     def span(self, state: State) -> Span:
         """Between which moments the messages are, by the present time."""

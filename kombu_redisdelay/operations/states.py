@@ -36,7 +36,7 @@ class State:
         style: how a number of them is shown on a terminal: a style of rich.
         is_rare: whether a table of queues leaves its numbers out where all of them are 0.
         is_past: whether it has no messages any more, but what is told of them. It is looked at only where it
-            is named, by ids, or with a filter that nothing else may match.
+            is named, or by ids, or with a filter that nothing else may match.
     """
 
     name: str
