@@ -72,7 +72,7 @@ def selected(options: dict[str, Any]) -> Selection:
     values["queue"], values["state"] = options.pop("queues") or None, options.pop("states") or None
     selection = _selection(values)
     for each, _ in selection.filters:
-        if selection.state is not None and not each.may_match(selection.state):
+        if selection.state is not None and not each.may_match(tuple(selection.state)):
             raise click.UsageError(f"--{each.name} needs --state {' or '.join(each.states)}.")
     return selection
 
