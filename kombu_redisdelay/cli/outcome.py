@@ -69,7 +69,7 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
 def _said(verb: Verb, done: Done, noun: str, due: str) -> str:
     """What was done to how many, and how many cannot be requeued; or that there are none."""
     staying = without_message(noun, done.without_message)
-    if not done and not done.blocked and not done.stopped:
+    if not (done or done.blocked or done.untold or done.stopped):
         return staying or f"No {noun} matches"
     found = number_of(done.count, noun)
     said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
