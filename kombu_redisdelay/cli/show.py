@@ -25,7 +25,7 @@ from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import DEAD, FAILED, STATES
+from kombu_redisdelay.operations.states import DEAD, FAILED, STATES, how_many
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.words import span
 
@@ -66,7 +66,7 @@ def _json(message: MessageInfo, arguments: str, messages: Messages) -> dict[str,
 
 def _show(id: str, found: Sequence[MessageInfo], arguments: str, messages: Messages) -> None:
     if len(found) > 1:
-        echo(f"{len(found)} messages have the id {id}.")
+        echo(f"{how_many(message.state for message in found)} have the id {id}.")
     for message in found:
         if len(found) > 1:
             echo("")

@@ -84,7 +84,7 @@ class Action:
         return bool(choice.queue) if self.about in OF_QUEUE else choice.state in self.states
 
     def title_of(self, form: Form) -> str:
-        """What it does, and to what. Messages of a list are not counted for this."""
+        """What it does, and to what: all messages of a list, which are not counted for this."""
         if self.about == QUEUE:
             return with_object(self.title, name_of(form.choice.queue))
         if self.about == KEYS:

@@ -57,3 +57,9 @@ def test_filters_that_only_finished_tasks_match(site: Site) -> None:
     ):
         result = site.run("list", *words)
         assert (result.exit_code, told in result.stderr) == (2, True)
+
+
+def test_a_finished_task_is_no_message(site: Site) -> None:
+    id = site.send(countdown=3600)
+    keep_finished(site.store, QUEUE, id, id)
+    assert site.text("show", id).startswith(f"1 message and 2 finished tasks have the id {id}.\n")
