@@ -31,9 +31,6 @@ BYTES_PER_CALL = 256 * 1024
 #: Failed tasks of a queue that one script drops, or counts anew.
 TRIMMED_PER_CALL = 100
 
-#: Names that are looked up together.
-NAMES_PER_CALL = 500
-
 #: Heads that are read together. One may have 100 KB, where a traceback is not in English.
 HEADS_PER_CALL = 20
 
@@ -92,6 +89,7 @@ def failing(
         count=keep.count,
         age_ms=keep.age_ms,
         bytes=keep.bytes,
+        most_trimmed=TRIMMED_PER_CALL,
     )
     used = (keys.unacked(consumer), keys.wake)
     # A copy that is sent again after the task was requeued would have it fail once more.
@@ -126,7 +124,7 @@ class FailedTask:
 
     @property
     def id(self) -> str:
-        return self.name.partition(b"\x1f")[0].decode(errors="replace")
+        return id_in(self.name).decode(errors="replace")
 
     @cached_property
     def failure(self) -> Failure:
@@ -160,6 +158,11 @@ class FailedTask:
         """How many deliveries of it had failed before."""
         found = _HEAD.fullmatch(self.head)
         return 0 if found is None else int(found[2])
+
+
+def id_in(name: bytes) -> bytes:
+    """The id in the name of a failed task."""
+    return name.partition(b"\x1f")[0]
 
 
 def group_of(head: bytes) -> tuple[str, str] | None:
@@ -240,14 +243,6 @@ class FailedTasks:
         """The failed tasks of *queues* with these ids."""
         for queue, _, row in find_all(self._store.server, self._keys, queues, [*map(id_bytes, ids)]):
             yield from self._with_heads(queue, [row])
-
-    def since(self, queue: str, names: Sequence[bytes]) -> Iterator[float | None]:
-        """When each of the tasks with these *names* failed, ms since the epoch; ``None`` if it is not
-        there."""
-        key = self._store.keys(queue).failed
-        for some in portions(names, len, NAMES_PER_CALL, BYTES_PER_CALL):
-            [scores] = answers(self._store.server, [("ZMSCORE", key, *some)])
-            yield from (None if score is None else float(score) for score in scores)
 
     def take_out(
         self,

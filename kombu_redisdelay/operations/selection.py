@@ -185,6 +185,7 @@ class Selection:
             ids=self.ids,
             texts=_plain(texts),
             is_key=is_key,
+            worker=self.worker,
             of_failed=of_failed,
         )
 
@@ -288,6 +289,24 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(id, str):
             raise TypeError(f"an id must be a str, not {id!r}")
     return found
+
+
+def selection_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:
+    """What a method that changes messages was given: a selection, or ids.
+
+    Raises:
+        TypeError: both or none were given, or *selection* is none.
+        ValueError: *selection* does not say which messages.
+    """
+    if not isinstance(selection, Selection | None):
+        raise TypeError(f"this takes a Selection, or ids=[...], not {selection!r}")
+    if selection is not None and ids is None:
+        if not selection.is_said:
+            raise ValueError("which messages? For all messages of all queues, say Selection(every=True)")
+        return selection
+    if selection is None and ids is not None:
+        return Selection(ids=checked_ids(ids))
+    raise TypeError("give either a selection or ids; Selection(every=True) is all messages")
 
 
 def _parsed(name: str, time: object) -> datetime | timedelta | None:

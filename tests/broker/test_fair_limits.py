@@ -216,9 +216,9 @@ class TestLimits:
         for _ in range(2):
             taken(me, "q", limit=0)
         took = me.take(Request(("q",), 500))
-        assert len(took.deliveries) == 64
+        assert len(took.deliveries) == 40
         assert took.more == {"q": 1}
-        assert len(take_all(me, limit=500)) == 300 - 64
+        assert len(take_all(me, limit=500)) == 300 - 40
 
     def test_a_new_limit_lets_keys_go_on(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
