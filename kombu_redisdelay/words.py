@@ -107,11 +107,22 @@ def untold(count: int) -> str:
     )
 
 
-def rest(noun: str, left: int, failed_again: int, waiting: int, stopped: str) -> str:
+def chord_parts(count: int) -> str:
+    """Says how many tasks that were requeued leave their chords; empty if none do."""
+    if not count:
+        return ""
+    are, of_these = ("is a part of a chord", "the body of this chord")
+    if count > 1:
+        are, of_these = ("are parts of chords", "the bodies of these chords")
+    return f"{count:,} {are}, or may be: {of_these} will not run because of {'it' if count == 1 else 'them'}"
+
+
+def rest(noun: str, left: int, failed_again: int, waiting: int, unknown: int, stopped: str) -> str:
     """Says what became of tasks that were requeued at a rate, and what is left.
 
     Arguments:
         waiting: how many wait in queues that no worker consumes from.
+        unknown: how many of the last ones may still run.
         stopped: why it has stopped: "failing", "asked", or empty.
     """
     why = {"failing": "Stopped, because too many fail again. ", "asked": "Stopped. "}.get(stopped, "")
@@ -122,7 +133,8 @@ def rest(noun: str, left: int, failed_again: int, waiting: int, stopped: str) ->
     again, have = f"{failed_again:,}" if failed_again else "None", "has" if failed_again == 1 else "have"
     are = "is" if left == 1 else "are"
     end = f", and {number_of(left, noun)} {are} left" if left else ". All that it began with were sent"
-    return f"{why}{wait}{again} {have} failed again so far{end}"
+    last = f". The last {number_of(unknown, noun) if unknown > 1 else noun} may still run" if unknown else ""
+    return f"{why}{wait}{again} {have} failed again so far{end}{last}"
 
 
 def blocked(count: int) -> str:

@@ -28,6 +28,9 @@ KEYS_PER_SCRIPT = 50
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
 _FIELDS = ("key_concurrency", "key_interval_us", "key_burst")
 
+#: State of a queue, as it is in Redis -> state.
+_STATES: Mapping[bytes | None, str] = {state.encode(): state for state in (ON, OFF)}
+
 
 class FairQueues:
     """Which of the queues in *store* are fair, and the limits of their keys. Each queue is a partition or has
@@ -50,14 +53,18 @@ class FairQueues:
     def switch_off(self, queues: Sequence[str]) -> None:
         """Make *queues* plain again. The takes move the messages back, and then a queue is plain. One without
         messages that are sorted in is plain at once."""
-        fair = [queue for queue, state in zip(queues, self.states(queues), strict=True) if state]
+        # Also what another program has written there goes.
+        fair = [queue for queue, state in zip(queues, self._states(queues), strict=True) if state is not None]
         self._set(fair, {"fair": OFF})
 
     def states(self, queues: Sequence[str]) -> list[str]:
         """:data:`ON`, :data:`OFF` or :data:`PLAIN` for each of *queues*."""
+        return [_STATES.get(state, PLAIN) for state in self._states(queues)]
+
+    def _states(self, queues: Sequence[str]) -> list[bytes | None]:
+        """The same, as they are in Redis. Another program may have written anything."""
         commands = (("HGET", self._store.keys(queue).limits, "fair") for queue in queues)
-        found = [(state or b"").decode() for state in answers(self._store.server, commands)]
-        return [state if state in (ON, OFF) else PLAIN for state in found]
+        return list(answers(self._store.server, commands))
 
     def limits(self, queues: Sequence[str]) -> list[KeyLimits]:
         """The limits of every key of each of *queues*."""

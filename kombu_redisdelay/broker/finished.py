@@ -16,6 +16,19 @@ from kombu_redisdelay.broker.walk import walk
 #: The longest id in a line, in characters.
 LONGEST_ID = 200
 
+#: How a task has ended. One that was retried or requeued comes again; the last three have not run, or not to
+#: their end.
+OUTCOMES = (
+    SUCCEEDED := "succeeded",
+    FAILED := "failed",
+    RETRIED := "retried",
+    IGNORED := "ignored",
+    REQUEUED := "requeued",
+    REVOKED := "revoked",
+    EXPIRED := "expired",
+    TERMINATED := "terminated",
+)
+
 #: A line, as :attr:`FinishedTask.line` writes it. Longer numbers are not ours.
 _LINE = re.compile(rb"(\d{1,15}) (\d{1,15}|-) (\d{1,15}|-) (\d{1,9}) (\w+) (\S+) (\S+) (\S+) (.*)", re.DOTALL)
 

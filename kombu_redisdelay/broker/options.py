@@ -126,7 +126,7 @@ class Options:
         for name, (expected, is_right) in _CHECKS.items():
             value = getattr(options, name)
             if not is_right(value):
-                raise ValueError(f"transport option {name!r} must be {expected}, not {value!r}")
+                raise ValueError(f"transport option {name!r} must be {expected}, {_wrong(name, value)}")
         _check_names(options.partitions)
         return options
 
@@ -184,14 +184,28 @@ def _are_partitions(value: object) -> bool:
 def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
     if value is None or _is_int(value, 0, 0):
         return True
-    return (
-        isinstance(value, Mapping)
-        and value.keys() <= members.keys()
-        and all(
-            _is_seconds(each) and each > 0 if name == "age" else _is_int(each, 1)
-            for name, each in value.items()
-        )
-    )
+    return isinstance(value, Mapping) and all(_is_to_keep(members, *each) for each in value.items())
+
+
+def _is_to_keep(members: Mapping[str, int], name: object, value: Any) -> bool:
+    if name not in members:
+        return False
+    return _is_seconds(value) and value > 0 if name == "age" else _is_int(value, 1)
+
+
+def _wrong(option: str, value: object) -> str:
+    """What of a *value* is wrong."""
+    members = _KEPT.get(option)
+    if members is None or not isinstance(value, Mapping):
+        return f"not {value!r}"
+    name, wrong = next(each for each in value.items() if not _is_to_keep(members, *each))
+    if name in members:
+        return f"and not have {wrong!r} as {name!r}"
+    return f"and {name!r} is unknown; known are {', '.join(members)}"
+
+
+#: Options that are dicts -> their members.
+_KEPT: Mapping[str, Mapping[str, int]] = {"keep_failed": FAILED_KEPT, "keep_finished": FINISHED_KEPT}
 
 
 def _check_names(partitions: Mapping[str, int]) -> None:

@@ -88,7 +88,7 @@ def find_waiting(
 def _found(reply: Sequence[Any]) -> tuple[list[Waiting], str]:
     after, *rows = reply
     waiting = [
-        Waiting(task.decode(errors="replace"), step.decode(), int(since) if since else None)
+        Waiting(task.decode(errors="replace"), step.decode(errors="replace"), int(since) if since else None)
         for task, step, since in zip(rows[::3], rows[1::3], rows[2::3], strict=True)
     ]
     return waiting, after.decode(errors="replace")

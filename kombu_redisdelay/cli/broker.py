@@ -45,7 +45,7 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
     except (TypeError, ValueError) as exc:
         raise click.ClickException(str(exc)) from exc
     context.call_on_close(access.close)
-    unknown = _unknown(access, context.params.get("queues", ()))
+    unknown = unknown_queues(access, context.params.get("queues", ()))
     known = queue_names(access, ()) if unknown else []
     if unknown and steers and not context.params.get("force"):
         hint = " With --force, do it all the same." if "force" in context.params else ""
@@ -67,7 +67,7 @@ def _meant(queue: str, known: Sequence[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _unknown(access: Access, selected: Sequence[str]) -> list[str]:
+def unknown_queues(access: Access, selected: Sequence[str]) -> list[str]:
     """Those of the *selected* queues that the app does not declare and that are not in Redis."""
     undeclared = set(selected).difference(access.declared_queues)
     if not undeclared:

@@ -27,7 +27,7 @@ from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.slowly import unattended
 from kombu_redisdelay.operations.verbs import REQUEUE_SLOWLY, VERBS, Verb
-from kombu_redisdelay.words import number_of, with_object
+from kombu_redisdelay.words import first_of, number_of, with_object
 
 #: What a verb asks for -> its option.
 ASKED: dict[str, Callable[..., Any]] = {
@@ -52,6 +52,9 @@ ASKED: dict[str, Callable[..., Any]] = {
     ),
 }
 
+
+#: The errors that are named where none matches.
+MOST_ERRORS = 10
 
 #: What a verb asks for -> a second question before it is done.
 WARNINGS = {"terminate": "Some of them may run. End these in the middle of what they do?"}
@@ -148,7 +151,17 @@ def _as_options(error: str, verb: Verb) -> str:
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:
     show_done(verb, done, selection.states(verb.states), messages, as_json)
+    if not done and selection.error is not None and not as_json:
+        _tell_errors(selection, messages)
     exit_unless_done(done)
+
+
+def _tell_errors(selection: Selection, messages: Messages) -> None:
+    """Say which errors there are: a name may be wrong in one letter."""
+    groups = messages.failures(Selection(queue=selection.queue))
+    errors = list(dict.fromkeys(group.error for group in groups))
+    if errors:
+        echo(f"There are the errors {first_of(errors, MOST_ERRORS)}. Case counts.", err=True)
 
 
 def _what(verb: Verb, selection: Selection, count: int) -> str:

@@ -70,7 +70,11 @@ def selected(options: dict[str, Any]) -> Selection:
     names = ("before", "after", "expired", *(each.name for each in FILTERS))
     values = {name: options.pop(name) for name in names if name in options}
     values["queue"], values["state"] = options.pop("queues") or None, options.pop("states") or None
-    return _selection(values)
+    selection = _selection(values)
+    for each, _ in selection.filters:
+        if selection.state is not None and not each.may_match(tuple(selection.state)):
+            raise click.UsageError(f"--{each.name} needs --state {' or '.join(each.states)}.")
+    return selection
 
 
 def states_of(selection: Selection) -> list[State]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kombu_redisdelay.broker.fair_keys import ON
-from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.broker import connect, unknown_queues
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
 from kombu_redisdelay.cli.options import check_queues, json_option
@@ -62,7 +62,8 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
     """
     if len(set(queues)) != 1:
         raise click.UsageError("Name one queue with -Q.")
-    found = queue_keys(connect(Access).store, queues[0], max(limit, MOST_KEYS) if limit else None)
+    access = connect(Access)
+    found = queue_keys(access.store, queues[0], max(limit, MOST_KEYS) if limit else None)
     shown = sort_keys(found.keys, sort)[: limit or None]
     if as_json:
         show_json({"queue": found.queue, **asdict(key)} for key in shown)
@@ -71,7 +72,8 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
     if not as_json:
         for remark in limits_of_keys(found.queue, found.limits):
             echo(remark)
-        if found.fair != ON:
+        # A name that is misspelt is said beside.
+        if found.fair != ON and not unknown_queues(access, queues):
             vain = (
                 any(own_limits(key.own, datetime.now(timezone.utc)) for key in found.keys)
                 or found.limits.is_limited

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -94,11 +94,9 @@ def command(
         which = {"per_key": True} if per_key else {}
         show_json({**steered.fields, **which, **asdict(its)} for steered, its in found.items())
         return
-    # 120/m is read back as 2/s.
-    typed: dict[str, Any] = {"rate": changes["rate"]} if "/" in str(changes.get("rate")) else {}
     for steered, its in found.items():
         is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
-        said = f"{in_words(replace(its, **typed))}{', as each key' if is_as_each else ''}"
+        said = f"{in_words(its)}{', as each key' if is_as_each else ''}"
         echo(f"{steered}{' each key' if per_key else ''}: {said}")
     if (keys or per_key) and any(value is not None for value in changes.values()):
         tell_of_keys(access.store, names, keys)

@@ -20,10 +20,10 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import number_of, rest, stay, untold, with_object, without_message
+from kombu_redisdelay.words import chord_parts, number_of, rest, stay, untold, with_object, without_message
 
 #: Numbers of other messages, which JSON has if there are any.
-_OTHERS = ("blocked", "untold", "without_message", "unmarked")
+_OTHERS = ("blocked", "untold", "without_message", "marked", "unmarked", "chord_parts")
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -42,17 +42,13 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
     noun = states[0].noun if len(states) == 1 else "message"
     due = "" if done.due is None else f", due {date_and_time(done.due, datetime.now(timezone.utc))}"
     if not done.by_id:
-        found = number_of(done.count, noun)
-        said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
-        echo(f"{said}{due if done.count else ''}.")
+        echo(f"{_said(verb, done, noun, due)}.")
         if done.blocked:
             echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
-        if done.without_message:
-            echo(f"{without_message(noun, done.without_message)}.", err=True)
         if done.untold:
             echo(f"{untold(done.untold)}.", err=True)
     if done.left is not None and (done or done.stopped):
-        said = rest(noun, done.left, done.failed_again, done.waiting, done.stopped)
+        said = rest(noun, done.left, done.failed_again, done.waiting, done.unknown, done.stopped)
         echo(f"{said}.", err=True)
     elif done.left is None and done.stopped:
         echo("Stopped. The others stay.", err=True)
@@ -66,6 +62,22 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
             echo(f"{_would(verb, id)}{several}{due}")
         else:
             echo(f"{id} {verb.done}{several}{due}")
+    if done.chord_parts:
+        echo(f"{chord_parts(done.chord_parts)}.", err=True)
+
+
+def _said(verb: Verb, done: Done, noun: str, due: str) -> str:
+    """What was done to how many, and how many cannot be requeued; or that there are none."""
+    staying = without_message(noun, done.without_message)
+    if not (done or done.blocked or done.untold or done.stopped):
+        return staying or f"No {noun} matches"
+    found = number_of(done.count, noun)
+    said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
+    told = ""
+    if done.marked:
+        some = "" if done.marked == done.count else f"of which {done.marked:,} "
+        told = f", {some or 'which '}{'is' if done.marked == 1 else 'are'} REVOKED in the result backend"
+    return f"{said}{due if done else ''}{told}{f', and {staying}' if staying else ''}"
 
 
 def _would(verb: Verb, what: str) -> str:
@@ -88,7 +100,7 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     due = {} if done.due is None else {"due": done.due}
     if done.left is not None:
         common |= {"left": done.left, "failed_again": done.failed_again, "waiting": done.waiting}
-        common |= {"stopped": done.stopped or None}
+        common |= {"unknown": done.unknown, "stopped": done.stopped or None}
     elif done.stopped:
         common |= {"stopped": done.stopped}
     if not done.by_id:

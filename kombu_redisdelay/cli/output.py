@@ -148,7 +148,17 @@ def _json_value(value: Any) -> Any:
     return str(value)
 
 
-_to_json = json.JSONEncoder(default=_json_value).encode
+_encode = json.JSONEncoder(default=_json_value, allow_nan=False).encode
+_encode_all = json.JSONEncoder(default=_json_value).encode
+
+
+def _to_json(item: Any) -> str:
+    """JSON of *item*. Numbers that JSON does not have, as in the arguments of a task, are the texts "NaN",
+    "Infinity" and "-Infinity"."""
+    try:
+        return _encode(item)
+    except ValueError:
+        return _encode(json.loads(_encode_all(item), parse_constant=str))
 
 
 @cache

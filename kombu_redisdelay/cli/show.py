@@ -21,8 +21,9 @@ from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.life import Event, life
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED, STATES
+from kombu_redisdelay.operations.states import FAILED, STATES, how_many
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.words import span
 
@@ -55,13 +56,15 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
 def _json(message: MessageInfo, arguments: str, messages: Messages) -> dict[str, Any]:
     holder = {} if message.unique is None else {"holder": key_holder(messages.store, message)}
     events = [event._asdict() for event in life(message)]
-    fields = {**fields_of(message, arguments), **holder, "life": events}
+    is_part = message.state == FAILED and may_be_in_chord(message.payload)
+    chord = {"chord_part": True} if is_part else {}
+    fields = {**fields_of(message, arguments), **holder, **chord, "life": events}
     return {**fields, "payload": message.payload} if arguments == ALL else fields
 
 
 def _show(id: str, found: Sequence[MessageInfo], arguments: str, messages: Messages) -> None:
     if len(found) > 1:
-        echo(f"{len(found)} messages have the id {id}.")
+        echo(f"{how_many(message.state for message in found)} have the id {id}.")
     for message in found:
         if len(found) > 1:
             echo("")
@@ -130,6 +133,8 @@ def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | 
         yield "tries", str(message.tries)
         yield "started", None if message.started is None else date_and_time(message.started, now)
         yield "worker", message.worker
+        if may_be_in_chord(message.payload):
+            yield "chord", "a part of one, or may be: its body will not run because of this task"
         if WITHOUT_MESSAGE in message.reason:
             yield "message", f"{WITHOUT_MESSAGE}, so it cannot be requeued"
         return

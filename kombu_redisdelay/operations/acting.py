@@ -58,6 +58,11 @@ class Done:
             many have failed again, with a rate; ``"backend"`` if the result backend could not be told. Else
             empty.
         unmarked: how many messages were cancelled, and the result backend could not be told.
+        marked: of how many that were cancelled the result backend was told.
+        chord_parts: how many of those that it was done to are parts of chords, or may be: the bodies of these
+            chords will not run because of them.
+        unknown: with a rate: how many of the last ones that were sent have not failed again, and may still
+            run.
     """
 
     verb: str
@@ -74,6 +79,9 @@ class Done:
     waiting: int = 0
     stopped: str = ""
     unmarked: int = 0
+    marked: int = 0
+    chord_parts: int = 0
+    unknown: int = 0
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -132,6 +140,7 @@ class Action:
         self._blocked_so_far: set[int] = set()
         self._without_message: set[tuple[str, bytes]] = set()
         self._holders: dict[str, str] = {}
+        self._chord_parts = 0
 
     @property
     def done(self) -> Done:
@@ -151,6 +160,8 @@ class Action:
             without_message=len(self._without_message),
             stopped=self._stopped,
             unmarked=0 if self._revoked is None else self._revoked.unmarked,
+            marked=0 if self._revoked is None else self._revoked.marked,
+            chord_parts=min(self._chord_parts, count),
         )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
@@ -158,11 +169,22 @@ class Action:
         holds their unique key, or they were kept without their messages. Returns their ids, if messages are
         selected by ids."""
         for state in self.states:
-            foresee = self.verb.how[state.name].foresee
-            if foresee is not None:
+            how = self.verb.how[state.name]
+            if how.foresee is not None:
                 look = self.selection.look(state, names)
-                foresee(self._store, look, self.selection.matcher(look.span, self._store), self._stay)
+                matches = self._noting(how, self.selection.matcher(look.span, self._store))
+                how.foresee(self._store, look, matches, self._stay)
         return self._blocked
+
+    def _noting(self, how: How, matches: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
+        """The same as *matches*. It notes which leave their chords."""
+
+        def noting(entry: Entry) -> bool:
+            does_match = matches(entry)
+            self._chord_parts += does_match and how.leaves_chord(entry.payload)
+            return does_match
+
+        return noting
 
     def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
         if isinstance(message, FailedTask) and not message.is_whole:
@@ -197,7 +219,8 @@ class Action:
             self.done,
             left=max(0, self.count(names) - staying),
             failed_again=self._pace.failed_again,
-            waiting=self._pace.waiting(),
+            waiting=(waiting := self._pace.waiting()),
+            unknown=max(0, self._pace.unknown() - waiting),
             stopped=self._pace.stopped,
         )
 
@@ -236,6 +259,7 @@ class Action:
                     done.add(hash(identity(entry)))
                 if self.selection.ids is not None:
                     self.by_id[entry.content.id] += 1
+                self._chord_parts += how.leaves_chord(entry.payload)
                 if self._revoked is not None:
                     self._revoked.tell(entry)
                 if self._pace is not None:

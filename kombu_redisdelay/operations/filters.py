@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kombu_redisdelay.broker.failure import LONGEST_NAME
+from kombu_redisdelay.broker.finished import OUTCOMES
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import is_related, is_task
@@ -65,6 +66,11 @@ def _seconds(text: str) -> float:
     return parse_distance(text).total_seconds()
 
 
+def _check_outcome(pattern: str) -> None:
+    if not any(fits(outcome, pattern) for outcome in OUTCOMES):
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, not {pattern!r}")
+
+
 def _has_argument(entry: Entry, wanted: str) -> bool:
     if entry.content.task is None:
         return False
@@ -120,6 +126,7 @@ FILTERS = (
         "with the outcome",
         lambda entry, value: fits(entry.known.get("outcome", ""), value),
         "succeeded",
+        check=_check_outcome,
         states=(FINISHED,),
     ),
     Filter(

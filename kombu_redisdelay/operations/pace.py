@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from threading import Event
 from time import monotonic
 
@@ -125,6 +126,12 @@ class Pace:
         """How many of those that were sent wait in queues that no worker consumes from."""
         found = queue_stats(self._store, list(self.sent))
         return sum(min(self.sent[each.queue], each.ready) for each in found if not each.consumers)
+
+    def unknown(self) -> int:
+        """How many of the last ones that were sent have not failed again, and may still run."""
+        first = monotonic() - WATCHED
+        last = takewhile(lambda each: not each.has_failed and each.at >= first, reversed(self._sent))
+        return sum(1 for _ in last)
 
     def look(self) -> None:
         """Look which have failed again, and whether they are too many."""

@@ -42,6 +42,17 @@ def renewed(payload: bytes) -> bytes:
         return payload
 
 
+def may_be_in_chord(payload: bytes) -> bool:
+    """Whether a task is a part of a chord; or it is in a group, and its body cannot be read."""
+    try:
+        message = json.loads(payload)
+        headers = message["headers"]
+        return "task" in headers and bool(headers.get("group")) and _may_be_of_a_chord(message)
+    except Exception:
+        # As above.
+        return False
+
+
 def _may_be_of_a_chord(message: dict[str, Any]) -> bool:
     """Whether a task is a part of a chord, or its body cannot be read."""
     try:

@@ -31,6 +31,7 @@ class RevokedTasks:
         tells_chords: whether a chord learns of it, as of a part that has failed.
 
     Attributes:
+        marked: how many tasks were told.
         unmarked: how many tasks could not be told.
         unmarked_ids: the ids of the first 1,000 of these.
         error: why the last one of them could not be told.
@@ -41,7 +42,7 @@ class RevokedTasks:
         self._tells_chords = tells_chords
         self._kept: set[int] = set()
         self._in_a_row = 0
-        self.unmarked = 0
+        self.marked = self.unmarked = 0
         self.unmarked_ids: list[str] = []
         self.error: Exception | None = None
 
@@ -85,6 +86,7 @@ class RevokedTasks:
                 self.error = exc
             else:
                 self._in_a_row = 0
+                self.marked += 1
                 return
         self._in_a_row += 1
         self.unmarked += 1

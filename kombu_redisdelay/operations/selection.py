@@ -76,8 +76,8 @@ class Selection:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
             are given together with a time or a filter (*task*, *args*, *worker*, *error*, *outcome*,
-            *slower*, *reason*, *key*, *unique*, *related*, *expired*); *slower* is no length of time; a text
-            with wildcards has more than 500 characters.
+            *slower*, *reason*, *key*, *unique*, *related*, *expired*); there is no such *outcome*; *slower*
+            is no length of time; a text with wildcards has more than 500 characters.
     """
 
     ids: Sequence[str] | None = None

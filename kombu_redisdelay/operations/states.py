@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kombu_redisdelay.operations.failed_reader import FailedReader
@@ -13,6 +15,7 @@ from kombu_redisdelay.operations.readers import (
     ScheduledReader,
     UnackedReader,
 )
+from kombu_redisdelay.words import number_of
 
 SCHEDULED, READY, UNACKED = "scheduled", "ready", "unacked"
 FAILED, DEAD, FINISHED = "failed", "dead", "finished"
@@ -36,7 +39,7 @@ class State:
         style: how a number of them is shown on a terminal: a style of rich.
         is_rare: whether a table of queues leaves its numbers out where all of them are 0.
         is_past: whether it has no messages any more, but what is told of them. It is looked at only where it
-            is named, or by ids.
+            is named, or by ids, or with a filter that nothing else may match.
     """
 
     name: str
@@ -143,3 +146,9 @@ STATES = {
         ),
     )
 }
+
+
+def how_many(names: Iterable[str]) -> str:
+    """How many there are, by the *names* of their states: ``1 message and 2 finished tasks``."""
+    nouns = Counter(STATES[name].noun if STATES[name].is_past else "message" for name in names)
+    return " and ".join(number_of(count, noun) for noun, count in nouns.items())

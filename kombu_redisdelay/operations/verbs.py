@@ -24,7 +24,7 @@ from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.failed_reader import FailedReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
-from kombu_redisdelay.operations.renewing import renewed
+from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
 from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
@@ -53,6 +53,7 @@ class How:
         foresee: tells, without doing it, which of the messages of a look will stay as they are because
             another one holds their unique key, or they were kept without their messages. ``None`` if it is
             done to such messages, too.
+        leaves_chord: whether a message leaves its chord, whose body does not run because of it.
     """
 
     some: Some
@@ -62,6 +63,7 @@ class How:
     each: Callable[[Any, Callable[[], int]], Any] = lambda prepared, how_many: prepared
     identity: Callable[[Any], Callable[[Entry], Any] | None] = lambda prepared: None
     foresee: Callable[[Store, Look, Callable[[Entry], bool], Stays], None] | None = None
+    leaves_chord: Callable[[bytes], bool] = lambda payload: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +319,12 @@ REQUEUE = Verb(
     "requeueing",
     "Put failed tasks, or dead letters, back into their queues. They count as if they had never failed.",
     {
-        FAILED: How(_requeue_failed, spans=_until, foresee=partial(_foresee_kept, FailedReader())),
+        FAILED: How(
+            _requeue_failed,
+            spans=_until,
+            foresee=partial(_foresee_kept, FailedReader()),
+            leaves_chord=may_be_in_chord,
+        ),
         **{
             state: How(_take_out(state, kept.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
             for state in KEPT

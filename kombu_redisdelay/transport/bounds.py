@@ -39,7 +39,10 @@ class QueueFull(OperationalError):
 
     def __init__(self, queue: str, bound: int, length: int, messages: int = 1) -> None:
         what = "is full" if messages == 1 else f"has no room for {messages:,} messages"
-        super().__init__(f"queue {queue!r} {what}: it has {length:,}, and may have {bound:,}")
+        super().__init__(
+            f"queue {queue!r} {what}: it has {length:,}, and may have {bound:,}; publish it later, start "
+            f"more workers, or raise {LENGTH}"
+        )
         self.queue = queue
         self.bound = bound
         self.length = length

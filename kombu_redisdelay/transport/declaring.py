@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.partitions import taken
 from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.store import name_of
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.connecting import ConnectingChannel
@@ -147,7 +148,8 @@ class DeclaringChannel(ConnectingChannel):
             if block is not None:
                 block.tables[key] = bindings
         self._routes.has_read(key, bindings)
-        table = (tuple(binding.decode().split(self.sep)) for binding in bindings)
+        texts = filter(None, map(name_of, bindings))
+        table = (tuple(text.split(self.sep)) for text in texts)
         # Programs with another `sep` have bindings in there which cannot be read.
         return [binding for binding in table if len(binding) == BINDING]
 

@@ -17,7 +17,17 @@ from typing import Any
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import name
-from kombu_redisdelay.broker.finished import FinishedTask
+from kombu_redisdelay.broker.finished import (
+    EXPIRED,
+    FAILED,
+    IGNORED,
+    REQUEUED,
+    RETRIED,
+    REVOKED,
+    SUCCEEDED,
+    TERMINATED,
+    FinishedTask,
+)
 from kombu_redisdelay.broker.message import stored_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.transport.channel import Channel
@@ -26,11 +36,6 @@ from kombu_redisdelay.transport.receive import StoredAs
 from kombu_redisdelay.transport.tasks import is_terminated, name_of
 
 logger = logging.getLogger(__name__)
-
-#: How a task has ended. One that was retried or requeued comes again; the last three have not run, or not to
-#: their end.
-SUCCEEDED, FAILED, RETRIED, IGNORED, REQUEUED = "succeeded", "failed", "retried", "ignored", "requeued"
-REVOKED, EXPIRED, TERMINATED = "revoked", "expired", "terminated"
 
 #: Names of tasks and workers repeat.
 _name = lru_cache(maxsize=1000)(name)

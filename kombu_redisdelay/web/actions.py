@@ -26,7 +26,7 @@ from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
 from kombu_redisdelay.web.works import Work
-from kombu_redisdelay.words import rest, stay, with_object, without_message
+from kombu_redisdelay.words import chord_parts, rest, stay, with_object, without_message
 
 #: Seconds for which it is looked which messages will stay.
 LONGEST_FORESIGHT = 1.0
@@ -84,7 +84,7 @@ class Action:
         return bool(choice.queue) if self.about in OF_QUEUE else choice.state in self.states
 
     def title_of(self, form: Form) -> str:
-        """What it does, and to what. Messages of a list are not counted for this."""
+        """What it does, and to what: all messages of a list, which are not counted for this."""
         if self.about == QUEUE:
             return with_object(self.title, name_of(form.choice.queue))
         if self.about == KEYS:
@@ -237,17 +237,18 @@ def _do_slowly(site: Site, form: Form, work: Work) -> str:
     assert done.left is not None, "with a rate, it is known"
     by = f"Stopped by {work.stopped_by}. " if done.stopped == ASKED else ""
     why = "" if by else done.stopped
-    said = rest(noun, done.left, done.failed_again, done.waiting, why)
+    said = rest(noun, done.left, done.failed_again, done.waiting, done.unknown, why)
     return f"{by}Requeued {plural(done.count, noun)}. {said}.{_stay(noun, [done])}"
 
 
 def _stay(noun: str, each: Sequence[Done]) -> str:
     """Sentences about those that stay because of their unique keys, or because they were kept without their
-    messages; empty if none do."""
+    messages, and about those that leave their chords; empty if none do."""
     holders = {id: holder for done in each for id, holder in done.holders.items()}
     blocked = stay(noun, sum(done.blocked for done in each), holders)
     incomplete = without_message("failed task", sum(done.without_message for done in each))
-    return "".join(f" {said}." for said in (blocked, incomplete) if said)
+    without_body = chord_parts(sum(done.chord_parts for done in each))
+    return "".join(f" {said}." for said in (blocked, incomplete, without_body) if said)
 
 
 def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:

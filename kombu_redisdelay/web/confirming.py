@@ -107,14 +107,19 @@ def _act(request: Request, form: Form) -> Response:
 
 def _work(request: Request, name: str, action: Action, form: Form) -> Work:
     page, query = _page(form, action)
+    title, expected = action.title_of(form), _expected(form)
+    if action.about == ALL and expected is not None:
+        # As the question has named them.
+        count = plural(expected, form.choice.its_state.described)
+        title = with_object(action.title, count) + action.which(form)
     return Work(
-        action.title_of(form),
+        title,
         request.state.user,
         _line(request, name, action, form),
         _audit(request, name, action, form),
         _key(name, action, form),
         partial(_do, action, site_of(request), form),
-        expected=_expected(form),
+        expected=expected,
         in_portions=action.about == ALL,
         span=form.choice.span(site_of(request).timezone),
         since=form.choice.its_state.since,

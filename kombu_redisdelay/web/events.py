@@ -39,7 +39,7 @@ class Event:
 def events_of(message: MessageInfo, now: datetime) -> list[Event]:
     """What has happened to *message*, and will, in this order."""
     return [
-        Event("Published", None, _publisher(message.headers)),
+        *_published(message),
         *_requeued(message),
         *_retries(message.headers),
         *_asked_for(message),
@@ -76,6 +76,12 @@ def relatives_of(message: MessageInfo) -> Relatives:
         _text(headers, "group"),
         index + 1 if isinstance(index, int) else None,
     )
+
+
+def _published(message: MessageInfo) -> Iterator[Event]:
+    # What is told of a task has no headers.
+    if not STATES[message.state].is_past:
+        yield Event("Published", None, _publisher(message.headers))
 
 
 def _publisher(headers: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from time import monotonic
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -45,6 +46,8 @@ def keys(request: Request) -> Response:
     site, fields = site_of(request), fields_of(request)
     name, search = (well_formed(fields.get(field, "")) for field in ("name", "search"))
     search = search.strip()
+    if not name:
+        raise HTTPException(404, "Choose a queue first: each has a page of its keys.")
     sorting = Sorting.of(fields.get("sort", ""), COLUMNS, f"-{USUAL_SORT}")
     store, began = site.queues.store, monotonic()
     [stats] = queue_stats(store, [name])

@@ -15,8 +15,9 @@ from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_and_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page
+from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.states import STATES, State, how_many
 from kombu_redisdelay.operations.verbs import REQUEUE
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.web.actions import ALL, SELECTED, Action, actions_of
@@ -116,6 +117,8 @@ def message(request: Request) -> Response:
         call=site.call,
         shown=site.shown,
         is_whole=_is_whole,
+        how_many=how_many,
+        may_be_in_chord=may_be_in_chord,
     )
 
 

@@ -58,7 +58,7 @@ COLUMNS = (
     *(_of_figure(name, figure) for name, figure in QUEUE_COLUMNS.items() if figure.kind != TEXT),
     _of_history("published", "Published, last hour", attrgetter("published")),
     _of_history("delivered", "Delivered", attrgetter("delivered")),
-    _of_history("failures", "Failures", attrgetter("failures")),
+    _of_history("failures", "Failed deliveries", attrgetter("failures")),
 )
 
 

@@ -69,7 +69,15 @@ def test_accepted(name: str, value: object) -> None:
 def test_refused_with_name_and_value(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"'{name}'") as caught:
         Options.of({name: value})
-    assert repr(value) in str(caught.value)
+    shown = next(iter(value.values())) if name.startswith("keep_") and isinstance(value, dict) else value
+    assert repr(shown) in str(caught.value) or "is unknown; known are count, age" in str(caught.value)
+
+
+def test_the_wrong_member_is_named() -> None:
+    with pytest.raises(ValueError, match=r"None, and 'days' is unknown; known are count, age, bytes$"):
+        Options.of({"keep_failed": {"count": 5, "days": 3}})
+    with pytest.raises(ValueError, match=r"None, and not have 0 as 'age'$"):
+        Options.of({"keep_finished": {"count": 5, "age": 0}})
 
 
 def test_a_lease_is_never_of_no_length() -> None:

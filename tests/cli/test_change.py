@@ -223,12 +223,13 @@ class TestCancelByState:
         assert site.run("cancel", "--related", "g", input="n\n").exit_code == 1
         assert site.text("cancel", "--related", "g", "--yes") == "Cancelled 2 messages.\n"
         assert site.rows("show", other)[0]["state"] == "ready"
-        assert site.text("cancel", "--related", "g") == "Cancelled 0 messages.\n"
+        assert site.text("cancel", "--related", "g") == "No message matches.\n"
 
     def test_mark_revoked(self, full: Site, server: RedisServer) -> None:
         app = Celery("shop", broker=server.url(), backend="cache+memory://", set_as_current=False)
         words = ("cancel", "-Q", "a", "--mark-revoked", "--yes")
-        assert full.run(*words, app=app).stdout == "Cancelled 2 messages.\n"
+        said = "Cancelled 2 messages, which are REVOKED in the result backend.\n"
+        assert full.run(*words, app=app).stdout == said
         assert app.AsyncResult("a mail.send").state == "REVOKED"
         app.close()
 

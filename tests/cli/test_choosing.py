@@ -110,7 +110,8 @@ class TestMany:
         noun = "dead letter" if command in OF_DEAD else "message"
         number = f"{count} {noun}{'' if count == 1 else 's'}"
         said = re.sub(r", due .*?\)", "", full.text(*words, "--dry-run"))
-        assert said == f"Would {_sentence(command, number)}.\n"
+        none = f"No {noun} matches.\n"
+        assert said == (f"Would {_sentence(command, number)}.\n" if count else none)
         verb = command.replace("-", "_")
         [row] = full.rows(*words, "--dry-run", "--yes")
         row.pop("due", None)
@@ -122,7 +123,8 @@ class TestMany:
             begins, _, ends = _sentence(command, f"{asked} of|").partition("|")
             assert re.search(rf"^{begins.capitalize()} .*{ends}\?", result.stderr)
         assert states(full) == before
-        assert full.text(*words, input="y\n").startswith(f"{done.capitalize()} {number}")
+        begin = f"{done.capitalize()} {number}" if count else none
+        assert full.text(*words, input="y\n").startswith(begin)
         after = states(full)
         moved = sum(len(set(before[state]) - set(after[state])) for state in before)
         assert moved == count

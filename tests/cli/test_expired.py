@@ -77,7 +77,10 @@ def test_what_stays_because_its_chord_cannot_be_told(site: Site) -> None:
     [would] = map(json.loads, site.run(*words, "--dry-run", "--json", app=app).stdout.splitlines())
     assert (would["messages"], would["untold"]) == (1, 2)
     result = site.run(*words, "--yes", app=app)
-    assert (result.exit_code, result.stdout) == (0, "Cancelled 1 message.\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "Cancelled 1 message, which is REVOKED in the result backend.\n",
+    )
     assert result.stderr == (
         "2 expired tasks stay for a worker: they may be parts of a chord, which cannot be told, because "
         "their bodies cannot be read.\n"
@@ -117,7 +120,7 @@ def test_a_signal_ends_it_when_all_that_it_cancelled_are_told(
     finally:
         signal.signal(number, before)
     assert result.exit_code == 130
-    assert result.stdout == f"Cancelled {len(told)} messages.\n"
+    assert result.stdout == (f"Cancelled {len(told)} messages, which are REVOKED in the result backend.\n")
     assert result.stderr == "Stopped. The others stay.\n"
     assert 0 < len(told) == 450 - site.redis.llen(QUEUE) < 450
     app.close()

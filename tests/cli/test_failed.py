@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from threading import Event, Thread
@@ -74,8 +75,8 @@ def test_what_is_shown_and_hidden(site: Site) -> None:
     [row] = site.rows("show", "f1")
     assert (row["text"], row["state"]) == ("\x1b[31m" + SECRET, "failed")
     for words in (("show", "f1"), ("list", "--state", "failed")):
-        for json in ((), ("--json",)):
-            assert "hunter2" not in site.text(*words, "--show-arguments", "none", *json)
+        for as_json in ((), ("--json",)):
+            assert "hunter2" not in site.text(*words, "--show-arguments", "none", *as_json)
 
 
 def test_which_state_is_meant(site: Site) -> None:
@@ -145,7 +146,7 @@ def test_a_slow_requeue_stops_when_too_many_fail_again(site: Site, monkeypatch: 
     [row] = site.rows(*words, "100/s")
     assert row == {
         **{"verb": "requeue", "dry_run": False, "messages": 2},
-        **{"left": 0, "failed_again": 0, "waiting": 2, "stopped": None},
+        **{"left": 0, "failed_again": 0, "waiting": 2, "unknown": 0, "stopped": None},
     }
     fail(site, "f1", "f2")
     monkeypatch.setattr(pace, "are_failing", lambda have_failed: True)
@@ -170,7 +171,10 @@ def test_what_is_said_of_a_slow_requeue(site: Site) -> None:
         "None have failed again so far, and 2 failed tasks are left.\n"
     )
     result = site.run(*words, "--error", "Nope", "--yes")
-    assert (result.stdout, result.stderr) == ("Requeued 0 failed tasks.\n", "")
+    assert (result.stdout, result.stderr) == (
+        "No failed task matches.\n",
+        "There are the errors KeyError. Case counts.\n",
+    )
     assert site.run("requeue", "nope", "--rate", "100/s").stderr == "nope not found\n"
     result = site.run("requeue", "--state", "dead", "--all", "--rate", "1/s", "--yes")
     assert (result.exit_code, "--rate" in result.stderr, "'dead'" in result.stderr) == (2, True, True)
@@ -185,11 +189,12 @@ def test_one_that_was_kept_without_its_message_stays(site: Site) -> None:
     keep_failed(site.store, QUEUE, "big", "x" * (1024 * 1024 + 1))
     fail(site, "f1")
     assert "KeyError, no message" in site.text("list", "--state", "failed")
-    words, stays = ("requeue", "--state", "failed", "--all"), "1 failed task stays: it was kept without"
-    result = site.run(*words, "--dry-run")
-    assert (result.stdout, stays in result.stderr) == ("Would requeue 1 failed task.\n", True)
+    words = ("requeue", "--state", "failed", "--all")
+    stays = "1 failed task stays: it was kept without its message, which is too large.\n"
+    assert site.run(*words, "--dry-run").stdout == f"Would requeue 1 failed task, and {stays}"
     result = site.run(*words, "--yes")
-    assert (result.exit_code, result.stdout, stays in result.stderr) == (1, "Requeued 1 failed task.\n", True)
+    assert (result.exit_code, result.output) == (1, f"Requeued 1 failed task, and {stays}")
+    assert site.run(*words, "--yes").output == stays
     result = site.run("requeue", "big")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -212,3 +217,47 @@ def test_its_life(site: Site) -> None:
         {"event": "started", "at": "1970-01-01T00:00:01.500000+00:00", "said": "at celery@w"},
         {"event": "failed", "at": since, "said": "with KeyError, try 2"},
     ]
+
+
+def _part_of_a_chord(id: str, embedded: object) -> str:
+    message = json.loads(payload(id))
+    message["headers"]["group"] = "g"
+    return json.dumps({**message, "body": json.dumps([[], {}, embedded])})
+
+
+def test_parts_of_chords(site: Site) -> None:
+    chord = {"chord": {"task": "shop.sum"}}
+    for id, embedded in (("c1", chord), ("c2", chord), ("of a group", {})):
+        keep_failed(site.store, QUEUE, id, _part_of_a_chord(id, embedded))
+    fail(site, "f1")
+    told = "2 are parts of chords, or may be: the bodies of these chords will not run because of them.\n"
+    words = ("requeue", "--state", "failed", "--all")
+    assert site.run(*words, "--dry-run").stderr == told
+    assert [row["chord_parts"] for row in site.rows(*words, "--dry-run")] == [2]
+    assert "chord   " in site.text("show", "c1")
+    assert [site.rows("show", id)[0].get("chord_part") for id in ("c2", "of a group")] == [True, None]
+    assert site.run("requeue", "c1").stderr.startswith("1 is a part of a chord, or may be: the body of this")
+    [row] = site.rows(*words, "--yes")
+    assert (row["messages"], row["chord_parts"]) == (3, 1)
+
+
+def test_errors_are_named_if_none_matches(site: Site) -> None:
+    words = ("requeue", "--state", "failed", "--error", "keyerror", "--yes")
+    assert site.run(*words).output == "No failed task matches.\n"
+    fail(site, "f1")
+    fail(site, *(f"e{number}" for number in range(11)), error="Key\x1bError")
+    result = site.run(*words)
+    assert (result.exit_code, result.stdout) == (0, "No failed task matches.\n")
+    assert result.stderr == "There are the errors Key\\x1bError, KeyError. Case counts.\n"
+
+
+def test_the_last_ones_may_still_run(site: Site) -> None:
+    fail(site, "f1", "f2", "f3")
+    site.add_consumer("consumer", 60_000)
+    words = ("requeue", "--state", "failed", "--all", "--yes", "--rate", "100/s")
+    said = (
+        "None have failed again so far, and 1 failed task is left. The last 2 failed tasks may still run.\n"
+    )
+    assert site.run(*words, "--limit", "2").stderr == said
+    [row] = site.rows(*words)
+    assert (row["waiting"], row["unknown"]) == (0, 1)

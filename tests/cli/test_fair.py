@@ -67,7 +67,7 @@ def test_a_queue_that_expires(site: Site) -> None:
 def test_limits_of_each_key_and_of_one(site: Site) -> None:
     site.text("fair", *Q)
     limits = ("--per-key", "--rate", "120/m", "--concurrency", "2")
-    assert site.text("limit", *Q, *limits) == "celery each key: 120/m, burst 2, concurrency 2\n"
+    assert site.text("limit", *Q, *limits) == "celery each key: 2/s, burst 2, concurrency 2\n"
     assert site.text("limit", *Q, "--key", "t", "--concurrency", "8") == (
         "celery key t: 2/s, burst 2, concurrency 8\n"
     )
@@ -97,6 +97,8 @@ def test_a_pause_of_one_key(site: Site) -> None:
 
 
 def test_a_queue_that_is_not_fair_is_told_of(site: Site) -> None:
+    said = "Nobody has used a queue 'nope' yet.\nNo keys found.\n"
+    assert site.run("keys", "-Q", "nope").stderr == said
     site.send(headers={"x-key": "t"})
     hint = "It takes effect once celery is fair: `celery delayed fair -Q celery`.\n"
     assert site.run("pause", *Q, "--key", "t", "--force").stderr == hint
@@ -337,3 +339,15 @@ def test_metrics(site: Site) -> None:
     for key in ("b", "c"):
         site.text("pause", *Q, "--key", key)
     assert metrics()[quiet] == 0
+
+
+def test_foreign_bytes_in_place_of_a_state_mean_not_fair(site: Site) -> None:
+    site.send()
+    control = site.store.keys(QUEUE).limits
+    for state in (b"\xff\xfe", b"yes"):
+        site.redis.hset(control, "fair", state)
+        for words in (("stats",), ("keys", *Q), ("doctor",)):
+            assert site.run(*words).exit_code in (0, 1)
+        assert site.text("fair", *Q, "--off") == "celery is not fair\n"
+        assert not site.redis.hexists(control, "fair")
+    assert site.text("fair", *Q) == "celery is fair now\n"

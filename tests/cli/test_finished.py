@@ -40,3 +40,26 @@ def test_one_and_how_many(site: Site) -> None:
     assert dict(zip(header.split(), line.split(), strict=False))["FINISHED"] == "2"
     [row] = site.rows("stats")
     assert row["finished"] == 2
+
+
+def test_filters_that_only_finished_tasks_match(site: Site) -> None:
+    keep_finished(site.store, QUEUE, "a")
+    keep_finished(site.store, QUEUE, "b", ran=90.0, outcome="failed", error="KeyError")
+    site.send(countdown=3600)
+    for words, found in ((("--outcome", "failed"), ["b"]), (("--slower", "1s", "--after", "1h"), ["a", "b"])):
+        assert [row["id"] for row in site.rows("list", *words)] == found
+        assert site.text("count", *words) == f"{len(found)}\n"
+    assert site.run("list", "--slower", "1h").stderr == "No finished tasks found.\n"
+    for words, told in (
+        (("--state", "failed", "--slower", "1s"), "--slower needs --state finished."),
+        (("--state", "scheduled", "--error", "KeyError"), "--error needs --state failed or finished."),
+        (("--outcome", "nosuch"), "utcome must be one of succeeded, failed, retried, "),
+    ):
+        result = site.run("list", *words)
+        assert (result.exit_code, told in result.stderr) == (2, True)
+
+
+def test_a_finished_task_is_no_message(site: Site) -> None:
+    id = site.send(countdown=3600)
+    keep_finished(site.store, QUEUE, id, id)
+    assert site.text("show", id).startswith(f"1 message and 2 finished tasks have the id {id}.\n")

@@ -72,7 +72,7 @@ def test_limiting(site: Site) -> None:
     assert limited(*limits) == "celery: 100/m, burst 10, concurrency 20\n"
     assert "celery is limited: 100/m, burst 10, concurrency 20\n" in site.text("stats")
     assert limited("--concurrency", "3") == "celery: 100/m, burst 10, concurrency 3\n"
-    assert limited("--rate", "120/m") == "celery: 120/m, burst 10, concurrency 3\n"
+    assert limited("--rate", "120/m") == "celery: 2/s, burst 10, concurrency 3\n"
     assert limited("--burst", "none") == "celery: 2/s, burst 2, concurrency 3\n"
     assert limited("--rate", "none") == "celery: concurrency 3\n"
     assert limited("--concurrency", "none") == "celery: no limits\n"

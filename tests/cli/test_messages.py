@@ -424,3 +424,20 @@ def test_a_long_id_does_not_widen_the_list(site: Site) -> None:
     assert max(map(len, lines)) < 400
     assert [line.count("x") for line in lines] == [0, LONGEST, 0, LONGEST]
     assert {row["id"] for row in site.rows("list")} == {long, "short"}
+
+
+def test_numbers_that_json_does_not_have_are_texts(site: Site) -> None:
+    numbers = [float("nan"), float("inf"), float("-inf")]
+    id = site.send(args=numbers, countdown=3600, headers={"ratio": float("nan")})
+    keys = site.store.keys(QUEUE)
+    # Another program may write it so.
+    site.redis.hset(keys.messages, id, site.redis.hget(keys.messages, id).replace("NaN", "1e999"))
+
+    def refused(text: str) -> None:
+        raise ValueError(text)
+
+    for words in (("show", id), ("list", "--show-arguments", "all")):
+        [line] = site.text(*words, "--json").splitlines()
+        row = json.loads(line, parse_constant=refused)
+        assert row["arguments"]["args"] == ["NaN", "Infinity", "-Infinity"]
+        assert row["headers"]["ratio"] == "Infinity"

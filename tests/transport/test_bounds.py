@@ -64,7 +64,9 @@ class TestAQueueWithABound:
         channel = site.channel()
         bounded(channel)
         fill(channel)
-        with pytest.raises(QueueFull, match=r"queue 'q' is full: it has 3, and may have 3") as caught:
+        with pytest.raises(
+            QueueFull, match=r"'q' is full: it has 3, and may have 3; publish it later, "
+        ) as caught:
             publish(channel, "one more", **options)
         full = caught.value
         assert isinstance(full, OperationalError)

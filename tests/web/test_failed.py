@@ -126,7 +126,7 @@ def test_what_is_noted_of_one_is_a_field(viewer: Viewer, site: Site) -> None:
     keep_failed(site.store, QUEUE, "a", payload(site, "a", "shop.close"), started=None, tries=3)
     text = viewer.open("/message", id="a").text
     assert "ErrorKeyError" in text
-    assert f"It says{SECRET}" in text
+    assert f"Text{SECRET}" in text
     assert "Workercelery@w" in text
     assert "Tries3" in text
 

@@ -22,3 +22,4 @@ def test_the_list_and_one_of_it(viewer: Viewer, site: Site) -> None:
     assert "not a length of time" in viewer.open("/messages", state="finished", slower="soon").text
     page = viewer.open("/message", id="b")
     assert "try 1, waited 250ms, ran 1m30s, by celery@w, <b>Error" in page.text
+    assert "Published" not in page.text

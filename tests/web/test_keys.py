@@ -61,7 +61,12 @@ def test_a_queue_that_is_not_fair(viewer: Viewer, site: Site) -> None:
         "b": ["1", "20 %", "1", "0"],
     }
     assert {"Make fair", "Limit each key", "Pause", "Resume", "Limit"} == page.buttons
-    assert viewer.open("/keys", name="never").text.count("Nobody has used this queue yet.") == 1
+    page = viewer.open("/keys", name="never")
+    assert page.text.count("Nobody has used this queue yet.") == 1
+    assert "Make fair" not in page.text
+    page = viewer.open("/keys")
+    assert "Choose a queue first" in page.text
+    assert "Make fair" not in page.text
 
 
 def test_a_fair_queue(viewer: Viewer, site: Site) -> None:

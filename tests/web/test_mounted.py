@@ -63,7 +63,7 @@ def test_what_takes_long_under_wsgi(site: Site, held_back: Event) -> None:
     with under_wsgi(site) as viewer:
         viewer.open(f"{PREFIX}/messages", task="shop.*")
         viewer.press("Cancel all")
-        assert viewer.press("Cancel all").heading.startswith("Cancel all scheduled messages")
+        assert viewer.press("Cancel all").heading.startswith("Cancel 2 scheduled messages")
         # The same page, again and again.
         [id] = viewer.app.state.site.works._works
         page = viewer.press("Stop")

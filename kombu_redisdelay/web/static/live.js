@@ -2,7 +2,9 @@
 // in the viewer's zone. Nothing else needs a script.
 "use strict";
 
-const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat(undefined, {
+  hour: "numeric", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+});
 const FORMAT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function localTimes(root) {
