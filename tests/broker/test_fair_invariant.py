@@ -287,6 +287,13 @@ class FairMachine(RuleBasedStateMachine):
         own.concurrency, own.interval, own.burst = concurrency, interval, burst
         self.fair.limit_key("q", key, own.limits)
 
+    @precondition(lambda self: self.runs)
+    @rule(which=choices)
+    def limit_while_one_runs(self, which: int) -> None:
+        """Its consumer does not know of the limit when it acks."""
+        self.limit(1, None, 1)
+        self.ack(which)
+
     @rule(key=keys, is_paused=st.booleans())
     def pause(self, key: str, is_paused: bool) -> None:
         self.own[key].is_paused = is_paused

@@ -163,7 +163,7 @@ def test_a_key_of_another_type_stops_nothing(rig: Rig) -> None:
 @pytest.mark.parametrize("field", ["minute", "hour", "minutes", "hours", "delivered", "flow"])
 @pytest.mark.parametrize("value", ["what is this?", "12 what is this?", "what\nis\nthis?", "-1"])
 def test_a_foreign_value_stops_nothing(rig: Rig, field: str, value: str) -> None:
-    long_ago = {"minute": "1 0 0 0 0 0 0 0", "hour": "1 0 0 0 0 0 0 0"}
+    long_ago = {"minute": "1 0 0 0 0 0 0 0 0", "hour": "1 0 0 0 0 0 0 0 0"}
     me, keys = rig.consumer(), [rig.store.keys(queue).history for queue in ("broken", "q")]
     for queue, key in zip(("broken", "q"), keys, strict=True):
         rig.put(queue, payload("m"))

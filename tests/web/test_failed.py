@@ -224,7 +224,7 @@ def test_it_can_be_stopped(viewer: Viewer, site: Site, monkeypatch: pytest.Monke
 def test_a_day_and_a_week(viewer: Viewer, site: Site) -> None:
     now_s = site.now_ms() // 1000
     site.store.remember(QUEUE)
-    hours = "".join(f"{now_s - ago * 3600} 3600 0 0 0 0 0 0 {count}\n" for ago, count in ((30, 7), (3, 5)))
+    hours = "".join(f"{now_s - ago * 3600} 3600 0 0 0 0 0 0 {count} 0\n" for ago, count in ((30, 7), (3, 5)))
     site.redis.hset(site.store.keys(QUEUE).history, "hours", hours)
     text = viewer.open("/failed").text
     for said in ("0 failed in the last hour", "5 failed in the last day", "12 failed in the last week"):

@@ -23,7 +23,7 @@ local function free_earlier(fair)
   end
   local earlier = fair.base .. 'earlier'
   local found = redis.call('ZRANGE', earlier, 0, EARLIER_AT_ONCE - 1, 'WITHSCORES')
-  local gone, unacked = {}, {}
+  local settled, unacked = {}, {}
   for i = 1, #found, 2 do
     local at_us = tonumber(found[i + 1])
     -- It is later if the clock was set.
@@ -35,19 +35,19 @@ local function free_earlier(fair)
     if consumer and redis.pcall('HEXISTS', hash, tag) == 1 then
       unacked[#unacked + 1], unacked[#unacked + 2] = next_look_us(tag, fair.now_us), found[i]
     else
-      gone[#gone + 1] = found[i]
+      settled[#settled + 1] = found[i]
       release_key(fair.base, hash, tag or '')
     end
   end
-  if #gone > 0 then
-    redis.call('ZREM', earlier, unpack(gone))
+  if #settled > 0 then
+    redis.call('ZREM', earlier, unpack(settled))
   end
   if #unacked > 0 then
     -- A full Redis may refuse that: then the next take looks again.
     redis.pcall('ZADD', earlier, unpack(unacked))
   end
-  fair.has_earlier = 2 * #gone < #found or #found == 2 * EARLIER_AT_ONCE
-  return #gone + #unacked / 2
+  fair.has_earlier = 2 * #settled < #found or #found == 2 * EARLIER_AT_ONCE
+  return #settled + #unacked / 2
 end
 
 -- When a consumer has to look the next time, because keys wait at their limits; nil if that is not needed.
