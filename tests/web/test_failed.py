@@ -237,3 +237,18 @@ def test_who_may_only_look_sees_no_buttons(site: Site) -> None:
     assert viewer.open("/failed").buttons == set()
     assert kinds(viewer) == ["shop.close"]
     viewer.close()
+
+
+def test_it_says_that_nothing_is_kept_of_what_fails_again(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"keep_failed": None}
+    viewer, said = Viewer(site.app), "a task that fails again is lost, with its message."
+    failed(site, "a")
+    dead(site, "b")
+    viewer.open("/messages", state=FAILED)
+    for button, ids in (("Requeue all", []), ("Requeue slowly", []), ("Requeue", ["a"])):
+        assert said in viewer.press(button, ids).text
+        viewer.open("/messages", state=FAILED)
+    assert said not in viewer.press("Remove all").text
+    viewer.open("/messages", state=DEAD)
+    assert said not in viewer.press("Requeue all").text
+    viewer.close()

@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.doctor.bounds import check_bound
+from kombu_redisdelay.operations.doctor.bounds import check_bound, is_almost_full
 from kombu_redisdelay.operations.doctor.failed import check_failed
 from kombu_redisdelay.operations.doctor.fairness import check_fairness
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
@@ -182,20 +182,8 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
             "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
             "older version: see their logs, and start them again.",
         )
-    elif stats.scheduled > stats.blocked and not stats.consumers:
-        yield warning(
-            check,
-            f"{number_of(stats.scheduled - stats.blocked)} scheduled, and no worker",
-            "Start a worker for this queue before they are due, or `celery delayed forward` if an "
-            "autoscaler is to do that.",
-        )
-    if stats.ready and not stats.consumers:
-        misspelt = " The app does not declare it: is its name misspelt?" if is_odd else ""
-        yield warning(
-            check,
-            f"{number_of(stats.ready)} ready, and no worker",
-            f"Start a worker for this queue. One of redis:// is not seen here.{misspelt}",
-        )
+    if not stats.consumers and not is_almost_full(stats):
+        yield from _without_worker(stats, is_odd)
     elif stats.reason == ISOLATED:
         yield warning(
             check,
@@ -206,6 +194,28 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         )
     elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
         yield ok(check, f"{number_of(stats.ready)} ready, for up to {span(waiting)}: all workers are busy")
+
+
+def _without_worker(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
+    check, scheduled = f"queue {stats.queue}", stats.scheduled - stats.blocked
+    if stats.overdue and stats.lateness > UNATTENDED_PATIENCE:
+        # That is told.
+        scheduled = 0
+    if stats.ready:
+        misspelt = " The app does not declare it: is its name misspelt?" if is_odd else ""
+        also = f" and {number_of(scheduled)} scheduled" if scheduled else ""
+        yield warning(
+            check,
+            f"{number_of(stats.ready)} ready{also}, and no worker",
+            f"Start a worker for this queue. One of redis:// is not seen here.{misspelt}",
+        )
+    elif scheduled:
+        yield warning(
+            check,
+            f"{number_of(scheduled)} scheduled, and no worker",
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an "
+            "autoscaler is to do that.",
+        )
 
 
 def _consumers(stats: QueueStats) -> Iterator[Finding]:
