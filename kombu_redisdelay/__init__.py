@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
-    from kombu_redisdelay.operations.memory import MemoryUse, StateMemory, TaskMemory
+    from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.other_keys import LargeKey, OtherKeys
@@ -71,6 +71,7 @@ __all__ = (
     "Transport",
     "Unique",
     "UniqueResult",
+    "UnreadQueue",
     "batch",
     "keys",
     "requeue",
@@ -86,7 +87,7 @@ _MODULES = {
     "Fairness": "operations.fairness",
     "KeyLimits": "operations.fair",
     "KeyStats": "operations.key_stats",
-    "MemoryUse": "operations.memory",
+    "MemoryUse": "operations.memory_use",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
@@ -104,11 +105,12 @@ _MODULES = {
     "Selection": "operations.selection",
     "ServerFill": "operations.forecast",
     "Span": "operations.timeline",
-    "StateMemory": "operations.memory",
-    "TaskMemory": "operations.memory",
+    "StateMemory": "operations.memory_use",
+    "TaskMemory": "operations.memory_use",
     "Transport": "transport",
     "Unique": "transport.unique_task",
     "UniqueResult": "transport.unique_results",
+    "UnreadQueue": "operations.memory_use",
     "batch": "transport.batch",
     "keys": "transport.task_keys",
     "requeue": "transport.requeue",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from kombu_redisdelay.broker.failed import TRIMMED_PER_CALL
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.scripts import FAIL
@@ -45,5 +46,6 @@ def keep_failed(
             count=keep.count,
             age_ms=keep.age_ms,
             bytes=keep.bytes,
+            most_trimmed=TRIMMED_PER_CALL,
         ),
     )

@@ -96,6 +96,7 @@ def failing(
         count=keep.count,
         age_ms=keep.age_ms,
         bytes=keep.bytes,
+        most_trimmed=TRIMMED_PER_CALL,
     )
     used = (keys.unacked(consumer), keys.wake)
     # A copy that is sent again after the task was requeued would have it fail once more.

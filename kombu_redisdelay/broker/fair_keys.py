@@ -84,9 +84,9 @@ def sorted_in_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
     """Priority step -> how many messages are sorted in, from a reply. What another program has written there
     counts as none, as in ``stats``."""
     return {
-        step: int(number)
-        for step, number in zip(store.steps, row, strict=True)
-        if number is not None and _NUMBER.fullmatch(number)
+        step: number
+        for step, text in zip(store.steps, row, strict=True)
+        if (number := _number(text)) is not None
     }
 
 
@@ -196,12 +196,16 @@ def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
     return KeyState(
         key=key.decode(errors="replace"),
         ready={step: length for step, length in zip(steps, each[::2], strict=True) if length},
-        unacked=int(active) if active is not None and _NUMBER.fullmatch(active) else None,
+        unacked=_number(active),
         turns=turns,
         is_limited=limited is not None,
         paused_ms=paused_ms,
         own=limits,
     )
+
+
+def _number(text: bytes | None) -> int | None:
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
 def _own_of(text: bytes | None) -> tuple[int | None, KeyLimits]:

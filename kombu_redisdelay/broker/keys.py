@@ -139,6 +139,11 @@ class QueueKeys:
         return self._of_keys("active")
 
     @property
+    def tats(self) -> str:
+        """Zset, key of a fair queue -> how much of its rate is used (lua/include/fair_limits.lua)."""
+        return self._of_keys("tats")
+
+    @property
     def unacked_keys(self) -> str:
         """Hash, consumer and delivery tag -> the key of that message, if its concurrency is limited."""
         return self._of_keys("unacked-keys")
@@ -155,7 +160,7 @@ class QueueKeys:
 
     def key_list(self, step: int, key: str) -> str:
         """The list of ready messages of *key* in a fair queue, of priority *step*."""
-        return self._of_keys(f"key:{step}:{key}")
+        return self._of_keys(f"{step or ''}:{key}")
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""

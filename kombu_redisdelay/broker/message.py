@@ -41,6 +41,9 @@ IGNORE = "ignore"
 #: Header set on redelivered messages: the number of earlier deliveries, as RabbitMQ's quorum queues do.
 DELIVERY_COUNT_HEADER = "x-delivery-count"
 
+#: When a failed task was requeued last, in ISO 8601. Celery carries it on when it retries the task.
+REQUEUED_HEADER = "x-requeued"
+
 #: Header set on redelivered messages, as kombu's own transport does.
 REDELIVERED_HEADER = "redelivered"
 

@@ -333,10 +333,11 @@ class Store:
         return count
 
     def delete(self, queue: str) -> None:
-        """Remove all ready and scheduled messages, the keys that are held, and the history."""
+        """Remove all ready and scheduled messages, the keys that are held, what is used of the rates of keys,
+        and the history."""
         self.purge(queue)
         keys = self.keys(queue)
-        self.server.call("UNLINK", keys.history, keys.running)
+        self.server.call("UNLINK", keys.history, keys.running, keys.tats)
 
     def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         if queue not in self.expires_ms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -51,15 +51,19 @@ class UnackedHashes:
         lengths = iter(answers(self._store.server, commands) if commands else ())
         return [sum(islice(lengths, len(its_members))) for its_members in members]
 
-    def iter(self, queue: str) -> Iterator[Unacked]:
-        """The messages that are unacked now, consumer by consumer, in the order in which they were taken."""
+    def iter(self, queue: str, is_wanted: Callable[[str], bool] = lambda consumer: True) -> Iterator[Unacked]:
+        """The messages that are unacked now, consumer by consumer, in the order in which they were taken.
+
+        Arguments:
+            is_wanted: whether the messages of the consumer with this name are read.
+        """
         server, key = self._store.server, self._store.keys(queue).consumers
         members = server.call("ZRANGE", key, 0, -1)
         now, *ends_ms = checked(server.call_all(("TIME",), *(("ZSCORE", key, member) for member in members)))
         now_ms = clock_ms(now)
         for member, end_ms in zip(members, ends_ms, strict=True):
             # One that has left meanwhile holds nothing.
-            if end_ms is not None:
+            if end_ms is not None and is_wanted(_name(member)):
                 yield from self._unacked_by(queue, _name(member), float(end_ms) <= now_ms)
 
     def _unacked_by(self, queue: str, consumer: str, lease_has_ended: bool) -> Iterator[Unacked]:

@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.failure_groups import FailureGroup
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED, STATES
+from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES
 from kombu_redisdelay.words import when
 
 #: What messages can be counted by.
@@ -37,6 +37,9 @@ _KINDS = (
     "unique",
 )
 
+#: What messages of one state have only, and lines about finished tasks, which are to be named -> the state.
+_ONLY_IN = {"error": FAILED, "tries": FAILED, "outcome": FINISHED}
+
 
 @click.command("count")
 @selecting(tuple(STATES))
@@ -50,7 +53,7 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     Redis knows the number in each state, and the number of failed tasks by task and error. To count by
     anything else, the command reads all messages: a million takes minutes.
     """
-    selection = selected(options)
+    selection = _where_they_are(selected(options), kinds)
     states = states_of(selection)
     messages = connect(Messages)
     counts: dict[tuple[Any, ...], int]
@@ -75,6 +78,15 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
         for kind, number in counts.items():
             rows.add_row(count(number), *map(_cell, kinds, kind))
         show(rows)
+
+
+def _where_they_are(selection: Selection, kinds: tuple[str, ...]) -> Selection:
+    """The *selection*, of one state if no other one has what is counted."""
+    only = {_ONLY_IN[kind] for kind in kinds if kind in _ONLY_IN}
+    if not only or selection.state is not None:
+        return selection
+    is_finished = FINISHED in only or any(each.states == (FINISHED,) for each, _ in selection.filters)
+    return replace(selection, state=(FINISHED if is_finished else FAILED,))
 
 
 def _cell(kind: str, value: Any) -> str:

@@ -24,7 +24,7 @@ from kombu_redisdelay.cli.output import (
     unusual,
 )
 from kombu_redisdelay.cli.table import Cell, Table
-from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
+from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory
 from kombu_redisdelay.operations.memory_words import (
     NONE_EXPIRED,
     kind_of,
@@ -57,12 +57,16 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
         found = messages.memory(queues or None)
     if as_json:
         show_json(_rows(found))
-        return
-    if found.tasks:
-        show(table_of(found))
     else:
-        echo("No messages found.", err=True)
-    echo_all(remarks(found))
+        if found.tasks:
+            show(table_of(found))
+        else:
+            echo("No messages found.", err=True)
+        echo_all(remarks(found))
+    # What other apps have in this Redis is not the user's.
+    asked = {*queues, *messages.declared_queues}
+    if any(each.queue in asked for each in found.unread):
+        raise click.exceptions.Exit(1)
 
 
 def _rows(found: MemoryUse) -> Iterator[dict[str, Any]]:
@@ -71,6 +75,7 @@ def _rows(found: MemoryUse) -> Iterator[dict[str, Any]]:
     yield from ({"of": "state", **asdict(state)} for state in found.states)
     yield from ({"of": "others", **asdict(each)} for each in found.others)
     yield from ({"of": "server", **asdict(server)} for server in found.servers)
+    yield from ({"of": "not read", **asdict(each)} for each in found.unread)
     yield from ({"of": "not looked at", "what": what} for what in found.not_looked_at)
 
 

@@ -22,6 +22,9 @@ from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.words import number_of, rest, stay, untold, with_object, without_message
 
+#: Numbers of other messages, which JSON has if there are any.
+_OTHERS = ("blocked", "untold", "without_message", "unmarked")
+
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
 
@@ -89,13 +92,10 @@ def _objects(done: Done, elsewhere: Mapping[str, MessageInfo]) -> Iterator[dict[
     elif done.stopped:
         common |= {"stopped": done.stopped}
     if not done.by_id:
-        staying = {"blocked": done.blocked, "holders": dict(done.holders)} if done.blocked else {}
-        left = {"untold": done.untold} if done.untold else {}
-        if done.without_message:
-            left["without_message"] = done.without_message
-        unmarked = {"unmarked": done.unmarked} if done.unmarked else {}
         of_all = {"messages": done.count, **(due if done.count else {})}
-        yield {**common, **of_all, **staying, **left, **unmarked}
+        others = {name: number for name in _OTHERS if (number := getattr(done, name))}
+        holders = {"holders": dict(done.holders)} if done.blocked else {}
+        yield {**common, **of_all, **others, **holders}
     for id, count in done.by_id.items():
         state = {"state": elsewhere[id].state} if id in elsewhere else {}
         holder = {"holder": done.holders[id]} if id in done.holders else {}

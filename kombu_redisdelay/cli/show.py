@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.broker.message import expires_ms
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.messages import worker
@@ -24,7 +22,7 @@ from kombu_redisdelay.operations.life import Event, life
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import DEAD, FAILED, STATES
+from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.operations.why_waiting import why_waiting
 from kombu_redisdelay.words import span
 
@@ -83,7 +81,6 @@ def _show_message(
         events: its life.
     """
     now = datetime.now(timezone.utc)
-    expires = _expires(message)
     show_fields(
         {
             "id": message.id,
@@ -92,7 +89,7 @@ def _show_message(
             **({"key": key} if (key := said_of_key(message.key, message.headers)) else {}),
             **({} if unique is None else {"unique": unique}),
             **dict(_of_state(message, now)),
-            **({} if expires is None else {"expires": date_and_time(expires, now)}),
+            **({} if message.expires is None else {"expires": date_and_time(message.expires, now)}),
             **({"waits because": " ".join(why)} if why else {}),
             "life": [_in_words(event, now) for event in events],
             "task": message.task,
@@ -107,13 +104,6 @@ def _show_message(
     )
     # A field would be one line.
     echo_all(message.traceback.splitlines())
-
-
-def _expires(message: MessageInfo) -> datetime | None:
-    """When it expires; ``None`` if it does not. What is requeued does not expire, and what is told of a task
-    has no headers."""
-    at_ms = expires_ms(message.headers)
-    return None if at_ms is None or message.state in (FAILED, DEAD) else from_ms(at_ms)
 
 
 def _in_words(event: Event, now: datetime) -> str:

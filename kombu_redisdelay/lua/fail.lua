@@ -38,10 +38,9 @@ local
   -- one.
   is_limited,
   -- How many are kept, for how long in ms, and of how many bytes together.
-  count, age_ms, bytes = unpack(ARGV)
-
--- More are left to the next failure, and to maintenance.
-local MOST_TRIMMED = 100
+  count, age_ms, bytes,
+  -- How many of those that are too much are dropped. More are left to the next failure, and to maintenance.
+  most_trimmed = unpack(ARGV)
 
 local base, now_us = base_of(KEYS[2]), clock_us()
 local now_ms = now_us / 1000
@@ -78,7 +77,7 @@ local function keep(stored)
     count_failed(keys, now_ms, head, #kept, 1)
   end
   local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }
-  local _, dropped = trim_failed(keys, limits, now_ms, MOST_TRIMMED)
+  local _, dropped = trim_failed(keys, limits, now_ms, tonumber(most_trimmed))
   note(KEYS[2], 'failed_dropped', dropped)
   for _, key in pairs(keys) do
     redis.call('PEXPIRE', key, age_ms)

@@ -84,7 +84,8 @@ if state == 'off' then
   reply[6] = fair_state(base) and 1 or 0
   return reply
 end
-local sorted = move_strays(fair, ready, budget)
+local strayed = move_strays(fair, ready, budget)
+local sorted = strayed
 for _, lane in ipairs(fair.lanes) do
   sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
   close_lane(fair, lane)
@@ -92,5 +93,5 @@ end
 if sorted > 0 then
   wake(wake_key)
 end
-reply[6] = (budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
+reply[6] = (strayed > 0 or budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
 return reply

@@ -353,7 +353,7 @@ for _, queue in ipairs(queues) do
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. first
   end
   local is_left = is_to_be_watched and not may_watch
-  if step_index and (not is_throttled or is_left) or queue.has_unwatched_key then
+  if step_index and (not is_throttled or is_left) or queue.has_unwatched_key or queue.has_let_go then
     wake(queue.wake)
   else
     redis.call('DEL', queue.wake)

@@ -176,31 +176,38 @@ class Access:
         """The names of the queues that have a consumer, a scheduled message or a dead letter, or a message
         from a producer of ours that has declared them, sorted. A queue with partitions comes once. Queues
         that this user has no permission to read are left out."""
-        return self._readable(self.store.queues())
+        return self._readable(self.store.queues())[0]
+
+    def unreadable(self) -> list[str]:
+        """The names of the queues that Redis knows or the app declares, and that this user has no permission
+        to read."""
+        names = [*self.store.queues(), *self.store.partitions.all_names(self.declared_queues)]
+        return self._readable(list(dict.fromkeys(names)))[1]
 
     def names(self, queue: QueueNames) -> list[str]:
         """The names of *queue* in Redis, of several queues, or of all: those that Redis knows, and those that
         the app declares. A queue with partitions has a name for each."""
         if queue is None:
             # Redis may know nothing of a queue that only stock producers use, or of any after FLUSHDB.
-            declared = self._readable(self.store.partitions.all_names(self.declared_queues))
+            declared, _ = self._readable(self.store.partitions.all_names(self.declared_queues))
             names: Iterable[str] = [*self.queues(), *declared]
         else:
             names = [queue] if isinstance(queue, str) else queue
         return self.store.partitions.all_names(names)
 
-    def _readable(self, names: Sequence[str]) -> list[str]:
-        """The queues of these partitions, without those that this user has no permission to read."""
+    def _readable(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The queues of these partitions that this user may read, and those that it has no permission to
+        read."""
         replies: list[object] = []
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             commands = [("EXISTS", self.store.keys(name).schedule) for name in some]
             replies += self.store.server.call_all(*commands)
-        allowed = [
-            self.store.partitions.queue_of(name)
-            for name, reply in zip(names, replies, strict=True)
-            if not isinstance(reply, NoPermissionError)
-        ]
-        return list(dict.fromkeys(allowed))
+        allowed: dict[str, None] = {}
+        refused: dict[str, None] = {}
+        for name, reply in zip(names, replies, strict=True):
+            which = refused if isinstance(reply, NoPermissionError) else allowed
+            which[self.store.partitions.queue_of(name)] = None
+        return list(allowed), list(refused)
 
     @property
     def declared_queues(self) -> list[str]:

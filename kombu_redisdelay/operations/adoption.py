@@ -198,7 +198,8 @@ class Adoption(Transfer):
         return known + [name for name, count in zip(others, hold, strict=True) if count]
 
     def _bound(self, bindings: Iterable[Binding]) -> list[str]:
-        return self.store.partitions.all_names(self._readable(sorted({each.queue for each in bindings})))
+        readable, _ = self._readable(sorted({each.queue for each in bindings}))
+        return self.store.partitions.all_names(readable)
 
     def _stranded(self, bindings: Sequence[Binding]) -> list[Stranded]:
         """The lists of all queues where no worker looks."""

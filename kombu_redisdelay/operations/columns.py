@@ -45,6 +45,7 @@ COLUMNS = {
     "state": Column("State", TEXT, lambda message: message.state),
     "moment": Column("When", MOMENT, lambda message: BLOCKED if message.is_blocked else message.moment),
     "due": Column("Due", MOMENT, lambda message: BLOCKED if message.is_blocked else message.due),
+    "expires": Column("Expires", MOMENT, lambda message: message.expires or "-", usual="-"),
     "since": Column("Since", AGE, lambda message: message.since),
     "position": Column("Position", NUMBER, lambda message: message.position),
     "priority": Column("Priority", NUMBER, lambda message: message.priority, usual=0),
@@ -71,7 +72,7 @@ COLUMNS = {
 
 #: Those of a list with messages in several states.
 OF_ANY_STATE = {
-    **{name: COLUMNS[name] for name in ("state", "moment", "key", "unique", "id")},
+    **{name: COLUMNS[name] for name in ("state", "moment", "expires", "key", "unique", "id")},
     # In 80 columns, there is room for all of a UUID between the other two.
     "queue": replace(COLUMNS["queue"], least=18),
     "blocker": Column("Blocked by", TEXT, lambda message: message.blocker or "", least=36, usual=""),

@@ -42,6 +42,8 @@ class FailureGroup:
 def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
     states = selection.states((FAILED,))
+    if not states:
+        return []
     if selection.is_whole:
         return together(_counted(access, selection))
     return together(_read(access, selection, states[0]))

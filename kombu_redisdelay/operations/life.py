@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, eta_ms
-from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, REQUEUED_HEADER, eta_ms
+from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
 
@@ -28,7 +28,8 @@ class Event(NamedTuple):
 
 
 def life(message: MessageInfo) -> list[Event]:
-    """What has happened to *message*, in this order. One that was requeued counts as published then."""
+    """What has happened to *message*, in this order. A dead letter that was requeued counts as published
+    then."""
     return [*_until_ready(message), *_tries(message), *_OF_STATE.get(message.state, _ready)(message)]
 
 
@@ -39,11 +40,24 @@ def _until_ready(message: MessageInfo) -> Iterator[Event]:
     by = f"by {origin}" if isinstance(origin, str) else ""
     had_due_time = bool(message.headers.get(ETA_HEADER) or message.headers.get(DELAY_HEADER))
     # The moment that is in a message is when it is due.
-    published = None if had_due_time else ready
+    requeued = requeued_at(message)
+    published = None if had_due_time or requeued else ready
     if published or by:
         yield Event("published", published, by)
+    if requeued:
+        yield Event("requeued", requeued, "after it had failed")
     if had_due_time and message.state != SCHEDULED:
         yield Event("scheduled until", _eta(message) or ready)
+
+
+def requeued_at(message: MessageInfo) -> datetime | None:
+    """When *message* was requeued last after it had failed, in UTC; ``None`` if it does not say so."""
+    said = message.headers.get(REQUEUED_HEADER)
+    try:
+        at = datetime.fromisoformat(said) if isinstance(said, str) else None
+        return at and from_ms(to_ms(at))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _eta(message: MessageInfo) -> datetime | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.dead import DeadLetter
+from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, QueueNames
@@ -27,13 +28,13 @@ from kombu_redisdelay.operations.estimate import (
     saved_by_zlib,
     shares,
 )
-from kombu_redisdelay.operations.forecast import ServerFill, server_fills
+from kombu_redisdelay.operations.forecast import server_fills
+from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
-from kombu_redisdelay.public import public
 
 #: Messages that are read of all queues together, and of one state at least; bytes of them, at most; and
 #: bytes that are compressed to learn what zlib would save.
@@ -44,103 +45,15 @@ COMPRESSED, LEAST_COMPRESSED = 1024 * 1024, 64 * 1024
 #: Messages of a state are read if it has this part of all bytes, or is among so many of the largest.
 LEAST_SHARE, MOST_STATES = 0.005, 20
 
+#: Why a queue is not read that Redis lets nobody ask about.
+NOT_ALLOWED = "NOPERM: this user has no permission to read it"
+
 #: Where large messages are rare, so many times more are read to find some. Of these, only large ones are
 #: decoded.
 AGAIN = 3
 
 #: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
 LIST_ENTRY, HASH_ENTRY = 10, 70
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class TaskMemory:
-    """What the messages of one task in one state of a queue hold.
-
-    Attributes:
-        queue: name of the queue.
-        state: name of the state.
-        kind: "task"; "no task" for messages of other programs; "not a message" for entries that nobody can
-            read; "unseen" for bytes that must be in messages larger than those that were read, or in a state
-            of which none were read.
-        task: its name. It may be anything that a publisher has written. ``None`` for other kinds.
-        bytes: about how many bytes of Redis they take.
-        messages: about how many there are.
-        expired: which part of them has expired, about.
-        bytes_with_zlib: about how many bytes they would take with ``task_compression = "zlib"``; ``None`` if
-            that is unknown.
-        largest: bytes of the largest one that was read.
-        largest_id: its id.
-        seen: how many were read. With few, the numbers say little.
-        is_about: whether *messages*, *expired* and the division of the bytes are estimates, because not all
-            messages of the state were read.
-    """
-
-    queue: str
-    state: str
-    kind: str
-    task: str | None
-    bytes: int
-    messages: int
-    expired: float
-    bytes_with_zlib: int | None
-    largest: int
-    largest_id: str
-    seen: int
-    is_about: bool
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class StateMemory:
-    """One state of a queue.
-
-    Attributes:
-        queue: name of the queue.
-        state: name of the state; "notes" for what is kept of the queue beside its messages.
-        messages: how many there are.
-        bytes: how many bytes of Redis they take, with the keys that lead to them.
-        is_about: whether *bytes* is the number of messages times the mean size of those that were read,
-            because the user may not use ``MEMORY USAGE``.
-        expired: which part of them has expired, about; ``None`` if none were read.
-    """
-
-    queue: str
-    state: str
-    messages: int
-    bytes: int
-    is_about: bool
-    expired: float | None
-
-
-@public
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
-    """What fills Redis.
-
-    Attributes:
-        states: each state of each queue, the largest first.
-        tasks: the same by task.
-        others: the rest of the database, the largest first.
-        servers: how full the servers are.
-        not_looked_at: what was left out, in words.
-    """
-
-    states: Sequence[StateMemory]
-    tasks: Sequence[TaskMemory]
-    others: Sequence[OtherKeys] = ()
-    servers: Sequence[ServerFill] = ()
-    not_looked_at: Sequence[str] = field(default_factory=tuple)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all queues."""
-        return sum(state.bytes for state in self.states)
-
-    @property
-    def used(self) -> int:
-        """Bytes that the servers use, with what they need themselves; 0 if that is unknown."""
-        return sum(server.used for server in self.servers)
 
 
 def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
@@ -154,18 +67,27 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     if queue is not None:
         asked = {queue} if isinstance(queue, str) else set(queue)
         whole = {name: name if name in asked else of for name, of in whole.items()}
-    found, refused = read_each(queue_bytes, store, names)
-    left = [f"queue {name}: {error}" for name, error in refused.items()]
+    unread = dict.fromkeys(access.unreadable(), NOT_ALLOWED) if queue is None else {}
+    found: list[StateBytes] = []
+    refused: dict[str, ResponseError] = {}
+    try:
+        found, refused = read_each(queue_bytes, store, names)
+    except ResponseError as exc:
+        if queue is not None:
+            raise
+        refused = dict.fromkeys(names, exc)
+    unread |= {whole[name]: str(error) for name, error in refused.items()}
+    left: list[str] = []
     rows, by_queue = [], {}
     share_of = _shares_of_sample(found)
     now_ms = store.now_ms()
     for part in found:
         row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, left))
         rows.append(row)
-    unread = [row.part for row in rows if row.part.messages and not row.was_read]
-    if unread:
-        count = sum(part.messages for part in unread)
-        left.append(f"the messages of {len(unread)} small states of queues: {count:,} in all")
+    small = [row.part for row in rows if row.part.messages and not row.was_read]
+    if small:
+        count = sum(part.messages for part in small)
+        left.append(f"the messages of {len(small)} small states of queues: {count:,} in all")
     for name in names:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)
@@ -178,7 +100,10 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
         others = _others(access, names, left)
     else:
         left.append("other queues, the rest of the database, and when it is full")
-    return MemoryUse(_states(rows, whole), _tasks(rows, whole), others, servers, left)
+    return MemoryUse(
+        *(_states(rows, whole), _tasks(rows, whole), others, servers, left),
+        unread=[UnreadQueue(*each) for each in unread.items()],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +207,17 @@ class _Look:
 
     @staticmethod
     def size(found: Sampled) -> int:
-        """The bytes that a message takes, without the keys that lead to it."""
-        return len(found.field) + len(found.stored) + (HASH_ENTRY if found.field else LIST_ENTRY)
+        """The bytes that a message takes with what is noted of it, without the keys that lead to it."""
+        if not found.field:
+            return len(found.stored) + LIST_ENTRY
+        size = len(found.field) + len(found.stored) + HASH_ENTRY
+        return size + (len(found.field) + found.head_bytes + HASH_ENTRY if found.head_bytes else 0)
 
     def __call__(self, found: Sampled) -> Looked:
         size = self.size(found)
+        if found.head:
+            failed = FailedTask("", found.field, 0.0, found.head, found.stored)
+            return Looked(TASK, failed.failure.task, failed.id, size, False, 0.0)
         if self._state == DEAD:
             payload = DeadLetter.of("", found.stored).payload
         else:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.operations.estimate import NO_TASK, NOT_A_MESSAGE, UNSEEN
 from kombu_redisdelay.operations.forecast import ServerFill
-from kombu_redisdelay.operations.memory import MemoryUse, TaskMemory
+from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import LargeKey
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.words import first_of, number_of, percent, size, span
 
 #: Queues that are named because nobody knows how fast they grow, and characters of the name of a key.
 MOST_UNKNOWN, MOST_OF_NAME = 3, 80
+
+#: Queues that are named because they could not be read.
+MOST_UNREAD = 10
 
 #: From this part of what Redis uses on, it is said that nobody knows what it is.
 LEAST_UNKNOWN = 0.1
@@ -70,8 +73,21 @@ def remarks(found: MemoryUse) -> Iterator[str]:
         yield f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at."
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
+    if found.unread:
+        named = "; ".join(map(unread_in_words, found.unread[:MOST_UNREAD]))
+        yield f"Could not be read: {named}{_more(found)}."
     if found.not_looked_at:
         yield f"Not looked at: {'; '.join(found.not_looked_at)}."
+
+
+def unread_in_words(unread: UnreadQueue) -> str:
+    """Names a queue that could not be read, and says why. Safe to print."""
+    return f"queue {unread.queue[:MOST_OF_NAME]!r} ({unread.error})"
+
+
+def _more(found: MemoryUse) -> str:
+    more = len(found.unread) - MOST_UNREAD
+    return f"; and {number_of(more, 'other queue')}" if more > 0 else ""
 
 
 def key_in_words(key: LargeKey) -> str:

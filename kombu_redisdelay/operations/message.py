@@ -33,6 +33,8 @@ class MessageInfo:
         size: size of the message in bytes; finished: of what is kept of it.
         due: scheduled: when it will be delivered, in UTC, by the server's clock; ``None`` while it waits for
             another message with its unique key. Else ``None``.
+        expires: when a worker will discard the task instead of running it, in UTC; ``None`` if it does not
+            expire, has failed or is dead.
         since: since when it is in its state, in UTC, if that is known. Ready: when it was published, or was
             due, by the publisher's clock; unknown if another transport has published it. Unacked: when a
             worker asked for it, by the server's clock. Else ``None``.
@@ -73,6 +75,7 @@ class MessageInfo:
     failures: int
     size: int
     due: datetime | None = None
+    expires: datetime | None = None
     since: datetime | None = None
     reason: str = ""
     position: int | None = None

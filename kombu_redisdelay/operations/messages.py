@@ -13,14 +13,15 @@ from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, QueueNames, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
-from kombu_redisdelay.operations.memory import MemoryUse, memory_use
+from kombu_redisdelay.operations.memory import memory_use
+from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.operations.progress import Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
 from kombu_redisdelay.operations.revoked import RevokedTasks
-from kombu_redisdelay.operations.selection import Selection, checked_ids
+from kombu_redisdelay.operations.selection import Selection, selection_of
 from kombu_redisdelay.operations.slowly import requeueing
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
@@ -217,7 +218,7 @@ class Messages(Access):
         """
         if mark_revoked and self.app is None:
             raise TypeError("mark_revoked needs the Celery app, for its result backend")
-        selection = _one_of(selection, ids)
+        selection = selection_of(selection, ids)
         told = RevokedTasks(self.app, tells_chords=selection.expired) if mark_revoked else None
         action = Action(self.store, verbs.CANCEL, selection, limit, progress, {}, revoked=told, stop=stop)
         if dry_run:
@@ -337,7 +338,7 @@ class Messages(Access):
         if rate is None:
             return self._act(verbs.REQUEUE, selection, ids, limit, dry_run, progress)
         pace = Pace(self.store, rate, stop)
-        action = requeueing(self, _one_of(selection, ids), pace, limit, progress)
+        action = requeueing(self, selection_of(selection, ids), pace, limit, progress)
         return self._would(action) if dry_run else self._run(action)
 
     def remove(
@@ -363,7 +364,7 @@ class Messages(Access):
         progress: Tell | None,
         **asked: Any,
     ) -> Done:
-        action = Action(self.store, verb, _one_of(selection, ids), limit, progress, asked)
+        action = Action(self.store, verb, selection_of(selection, ids), limit, progress, asked)
         return self._would(action) if dry_run else self._run(action)
 
     def _run(self, action: Action) -> Done:
@@ -394,15 +395,3 @@ def _in_a_line(error: BaseException) -> str:
 def _kind(message: MessageInfo, name: str) -> Any:
     """What *message* counts as."""
     return BLOCKED if name == "reason" and message.is_blocked else getattr(message, name)
-
-
-def _one_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:
-    if not isinstance(selection, Selection | None):
-        raise TypeError(f"this takes a Selection, or ids=[...], not {selection!r}")
-    if selection is not None and ids is None:
-        if not selection.is_said:
-            raise ValueError("which messages? For all messages of all queues, say Selection(every=True)")
-        return selection
-    if selection is None and ids is not None:
-        return Selection(ids=checked_ids(ids))
-    raise TypeError("give either a selection or ids; Selection(every=True) is all messages")

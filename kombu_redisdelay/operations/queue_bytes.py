@@ -91,6 +91,12 @@ class _Part:
     sources: list[Source]
     beside: Sequence[str]
 
+    @property
+    def usages(self) -> list[Command]:
+        """What asks for the bytes of its messages, and of what is noted of each."""
+        heads = [source.heads for source in self.sources if source.heads]
+        return [*(_usage(source.key, source.kind) for source in self.sources), *map(_usage, heads)]
+
 
 def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
     """Those that have messages, and the notes."""
@@ -115,7 +121,8 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         sources: dict[str, list[Source]] = {}
         for (state, kind, key), length in zip(asked, islice(replies, len(asked)), strict=True):
             if length:
-                sources.setdefault(state, []).append(Source(kind, key, length))
+                heads = its.failed_heads if state == FAILED else ""
+                sources.setdefault(state, []).append(Source(kind, key, length, heads))
         counts = {state: sum(each.length for each in some) for state, some in sources.items()}
         steps = {step: count for step, count in sorted_in_of(store, next(replies)).items() if count > 0}
         if steps:
@@ -123,12 +130,15 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
             sources.setdefault(READY, []).extend(_of_keys(store, name, list(steps)))
         index = {
             SCHEDULED: (its.schedule, its.duplicates, its.unknown),
-            FAILED: tuple(key for key in its.all_failed if key != its.failed_messages),
+            FAILED: tuple(
+                key for key in its.all_failed if key not in (its.failed_messages, its.failed_heads)
+            ),
             UNACKED: (its.unacked_keys,),
         }
         for state, some in sources.items():
             yield _Part(name, state, counts[state], some, index.get(state, ()))
         told = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
+        told |= {source.heads for some in sources.values() for source in some}
         notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
         yield _Part(name, NOTES, 0, [], notes)
 
@@ -148,11 +158,10 @@ def _of_some(store: Store, names: Sequence[str]) -> Iterator[StateBytes]:
     parts = list(_parts(store, names))
     commands: list[Command] = []
     for part in parts:
-        commands += [_usage(source.key, source.kind) for source in part.sources]
-        commands += [_usage(key) for key in part.beside]
+        commands += [*part.usages, *map(_usage, part.beside)]
     usages = memory_usages(store.server, commands)
     for part in parts:
-        with_messages = _sum(islice(usages, len(part.sources)))
+        with_messages = _sum(islice(usages, len(part.usages)))
         beside = _sum(islice(usages, len(part.beside)))
         looked_at = sum(source.length for source in part.sources)
         size = None

@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.queue_reasons import BLOCKED, UNKNOWN
 
 #: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
@@ -94,6 +95,7 @@ class Look:
         ids: messages with none of these ids may be left out; ``None`` for all.
         texts: messages that contain none of these texts may be left out; empty for all.
         is_key: messages with a key of fair queues for which it is false may be left out; ``None`` for all.
+        worker: messages that no worker has whose name fits this pattern may be left out; ``None`` for all.
         of_failed: tells by the task and the error of a failed task whether it matches the filters; ``None``
             if they do not tell. Without it, failed tasks are read whole.
     """
@@ -105,6 +107,7 @@ class Look:
     ids: Sequence[str] | None = None
     texts: Sequence[str] = ()
     is_key: Callable[[str], bool] | None = None
+    worker: str | None = None
     of_failed: Callable[[str, str], bool | None] | None = None
 
 
@@ -269,7 +272,12 @@ class UnackedReader(QueueByQueue):
         # One process may hold thousands of messages.
         is_over = cache(has_ended)
         skip = passed or 0
-        for number, found in enumerate(islice(UnackedHashes(store).iter(name), skip, None), skip + 1):
+
+        def is_wanted(consumer: str) -> bool:
+            return look.worker is None or fits(worker_of(consumer) or "", look.worker)
+
+        every = UnackedHashes(store).iter(name, is_wanted)
+        for number, found in enumerate(islice(every, skip, None), skip + 1):
             yield _of_unacked(found, number, is_over)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu_redisdelay.broker.message import expires_ms
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import cursors
 from kombu_redisdelay.operations.access import Access
@@ -13,7 +14,7 @@ from kombu_redisdelay.operations.found import Found, without_repetitions
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.operations.states import DEAD, FAILED, State
 from kombu_redisdelay.public import public
 
 #: Messages on a page.
@@ -161,6 +162,8 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
     content = entry.content
     of_state: dict[str, Any] = {"failures": content.failures, **entry.known}
     moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
+    # No worker looks at those that are kept.
+    expires = None if state.name in (FAILED, DEAD) else expires_ms(content.headers)
     of_state["due" if state.is_ahead else "since"] = moment
     return MessageInfo(
         id=content.id,
@@ -171,6 +174,7 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
         kwargs=content.kwargs,
         priority=content.priority,
         size=len(entry.payload),
+        expires=None if expires is None else from_ms(expires),
         unique=content.unique,
         key=content.key,
         headers=content.headers,

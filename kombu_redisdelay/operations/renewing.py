@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from datetime import datetime, timezone
 from typing import Any
 
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
     ETA_HEADER,
     REDELIVERED_HEADER,
+    REQUEUED_HEADER,
 )
 
 #: Where the embedded part of a body is, and how many parts a body has.
@@ -18,7 +20,8 @@ _EMBEDDED, _PARTS = 2, 3
 
 def renewed(payload: bytes) -> bytes:
     """*payload* as it is requeued: it counts no retries, is due at once, and does not expire. A part of a
-    chord leaves its group: the chord has failed, or would count it twice.
+    chord leaves its group: the chord has failed, or would count it twice. A header says when that was, by the
+    clock of this process.
 
     All else stays: id, root, parent, priority, time limits, keys, callbacks, and the rest of a chain.
     """
@@ -32,6 +35,7 @@ def renewed(payload: bytes) -> bytes:
             headers.update(dict.fromkeys(headers.keys() & {ETA_HEADER, "expires"}), retries=0)
             if headers.get("group") and _may_be_of_a_chord(message):
                 headers.update(group=None, group_index=None)
+        headers[REQUEUED_HEADER] = datetime.now(timezone.utc).isoformat()
         return json.dumps(message).encode()
     except Exception:
         # Foreign bytes may make the decoder raise any exception. There is nothing to renew.

@@ -40,11 +40,13 @@ class Source(NamedTuple):
     Attributes:
         kind: :data:`LIST` or :data:`HASH`.
         length: how many messages it had when it was looked at.
+        heads: a hash with the same fields, which has what is noted of each message; empty if there is none.
     """
 
     kind: str
     key: str
     length: int
+    heads: str = ""
 
 
 class Sampled(NamedTuple):
@@ -52,10 +54,14 @@ class Sampled(NamedTuple):
 
     Attributes:
         field: its field in a hash; empty in a list.
+        head_bytes: how long the text is that is noted of it.
+        head: this text, if the message itself was not kept; else empty.
     """
 
     field: bytes
     stored: bytes
+    head_bytes: int = 0
+    head: bytes = b""
 
 
 def nodes_of(length: int, mean_bytes: float) -> float:
@@ -82,11 +88,13 @@ def sample(
         together = min(fit, ceil(most / reads))
         commands = _commands(sources, most, together, mean_bytes)
         by_bytes = BYTES_PER_CALL / (together * mean_bytes)
-        replies = _calls(store, commands, min(READS_PER_CALL, by_bytes, WALKED_PER_CALL / (1 + walk)))
+        replies = _calls(
+            store, sources, commands, min(READS_PER_CALL, by_bytes, WALKED_PER_CALL / (1 + walk))
+        )
     size = 0
     for some in replies:
         yield from some
-        size += sum(len(each.field) + len(each.stored) for each in some)
+        size += sum(len(each.field) + len(each.stored) + len(each.head) for each in some)
         if size > most_bytes:
             return
 
@@ -99,17 +107,18 @@ def _nodes_walked(source: Source, mean_bytes: float) -> float:
 
 
 def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterator[list[Sampled]]:
-    for kind, key, length in sources:
-        if kind == LIST:
+    for source in sources:
+        key = source.key
+        if source.kind == LIST:
             commands: list[Command] = [
-                ("LRANGE", key, first, first + together - 1) for first in range(0, length, together)
+                ("LRANGE", key, first, first + together - 1) for first in range(0, source.length, together)
             ]
-            yield from _calls(store, commands, BYTES_PER_CALL / BYTES_PER_READ)
+            yield from _calls(store, sources, commands, BYTES_PER_CALL / BYTES_PER_READ)
             continue
         cursor = b"0"
         while True:
             [(cursor, flat)] = answers(store.server, [("HSCAN", key, cursor, "COUNT", together)])
-            yield _pairs(flat)
+            yield _with_heads(store, [(source.heads, each) for each in _pairs(flat)])
             if cursor == b"0":
                 break
 
@@ -124,7 +133,7 @@ def _commands(sources: Sequence[Source], most: int, together: int, mean_bytes: f
         first, behind = int(number * stretch), int((number + 1) * stretch)
         position = randrange(first, max(first + 1, behind))
         index = bisect(ends, position)
-        kind, key, length = sources[index]
+        kind, key, length, _ = sources[index]
         if kind == HASH:
             commands.append(("HRANDFIELD", key, -together, "WITHVALUES"))
         else:
@@ -144,15 +153,36 @@ def within_reach(index: int, length: int, mean_bytes: float) -> int:
     return near if near < reach else length - 1 - (near - reach)
 
 
-def _calls(store: Store, commands: Sequence[Command], per_call: float) -> Iterator[list[Sampled]]:
+def _calls(
+    store: Store, sources: Sequence[Source], commands: Sequence[Command], per_call: float
+) -> Iterator[list[Sampled]]:
     count = max(1, int(per_call))
+    heads: dict[object, str] = {source.key: source.heads for source in sources}
     for first in range(0, len(commands), count):
         some = commands[first : first + count]
+        found: list[tuple[str, Sampled]] = []
         for command, reply in zip(some, answers(store.server, some), strict=True):
             if command[0] == "LRANGE":
-                yield [Sampled(b"", stored) for stored in reply]
+                found += [("", Sampled(b"", stored)) for stored in reply]
             else:
-                yield _pairs(reply)
+                found += [(heads[command[1]], each) for each in _pairs(reply)]
+        yield _with_heads(store, found)
+
+
+def _with_heads(store: Store, found: Sequence[tuple[str, Sampled]]) -> list[Sampled]:
+    """What is noted of the messages that were *found*, each with its hash of heads, if it has one."""
+    if not any(key for key, _ in found):
+        return [each for _, each in found]
+    lengths = iter(answers(store.server, [("HSTRLEN", key, each.field) for key, each in found if key]))
+    texts = iter(
+        answers(store.server, [("HGET", key, each.field) for key, each in found if key and not each.stored])
+    )
+    return [
+        each._replace(head_bytes=next(lengths), head=b"" if each.stored else next(texts) or b"")
+        if key
+        else each
+        for key, each in found
+    ]
 
 
 def _pairs(reply: Sequence[Any]) -> list[Sampled]:

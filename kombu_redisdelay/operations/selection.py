@@ -44,7 +44,8 @@ class Selection:
             ids.
         queue: those of this queue, or of several.
         state: those in this state, or in several: "scheduled", "ready", "unacked", "failed", "dead",
-            "finished". The last one is looked at only if it is named, or by ids.
+            "finished". If none is named, those are looked at that can match: only "failed" with *error*. The
+            last one is looked at only by ids, or with *outcome* or *slower*.
         task: tasks with this name, in which ``*``, ``?`` and ``[...]`` are wildcards. Failed tasks are also
             found by the name of their :class:`FailureGroup`, which has no whitespace.
         args: tasks with this argument: ``"42"`` is a positional or a keyword argument, ``"order_id=42"`` a
@@ -146,7 +147,15 @@ class Selection:
     def _may_be_in(self, state: State) -> bool:
         if self.state is not None:
             return state.name in self.state
-        return not state.is_past or self.ids is not None
+        if not all(each.may_match([state.name]) for each, _ in self.filters):
+            return False
+        return not state.is_past or self.ids is not None or self._is_of_past
+
+    @property
+    def _is_of_past(self) -> bool:
+        """Whether only those match that have no message any more."""
+        of_some = (each.states for each, _ in self.filters if each.states)
+        return any(all(STATES[name].is_past for name in names) for names in of_some)
 
     def span(self, state: State) -> Span:
         """Between which moments the messages are, by the present time."""
@@ -176,6 +185,7 @@ class Selection:
             ids=self.ids,
             texts=_plain(texts),
             is_key=is_key,
+            worker=self.worker,
             of_failed=of_failed,
         )
 
@@ -279,6 +289,24 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(id, str):
             raise TypeError(f"an id must be a str, not {id!r}")
     return found
+
+
+def selection_of(selection: Selection | None, ids: Iterable[str] | None) -> Selection:
+    """What a method that changes messages was given: a selection, or ids.
+
+    Raises:
+        TypeError: both or none were given, or *selection* is none.
+        ValueError: *selection* does not say which messages.
+    """
+    if not isinstance(selection, Selection | None):
+        raise TypeError(f"this takes a Selection, or ids=[...], not {selection!r}")
+    if selection is not None and ids is None:
+        if not selection.is_said:
+            raise ValueError("which messages? For all messages of all queues, say Selection(every=True)")
+        return selection
+    if selection is None and ids is not None:
+        return Selection(ids=checked_ids(ids))
+    raise TypeError("give either a selection or ids; Selection(every=True) is all messages")
 
 
 def _parsed(name: str, time: object) -> datetime | timedelta | None:

@@ -76,7 +76,7 @@ STATES = {
         State(
             SCHEDULED,
             ScheduledReader(),
-            ("due", "priority", "key", "unique", "id", "queue", "failures", "reason", "task"),
+            ("due", "expires", "priority", "key", "unique", "id", "queue", "failures", "reason", "task"),
             "The first one first.",
             "The last one first.",
             is_ahead=True,
@@ -87,14 +87,14 @@ STATES = {
         State(
             READY,
             ReadyReader(),
-            ("position", "since", "priority", "key", "unique", "id", "queue", "task"),
+            ("position", "since", "expires", "priority", "key", "unique", "id", "queue", "task"),
             "In the order in which workers take them.",
             style="yellow",
         ),
         State(
             UNACKED,
             UnackedReader(),
-            ("since", "key", "unique", "id", "worker", "queue", "task"),
+            ("since", "expires", "key", "unique", "id", "worker", "queue", "task"),
             "Worker by worker.",
             style="magenta",
         ),

@@ -190,7 +190,7 @@ def read_each(
             found += read(store, [queue])
         except ResponseError as exc:
             refused[queue] = exc
-    if not found:
+    if len(refused) == len(queues):
         raise error
     return found, refused
 

@@ -11,6 +11,7 @@ from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.members import due_ms
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.life import requeued_at
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.web.words import number, plural
@@ -39,6 +40,7 @@ def events_of(message: MessageInfo, now: datetime) -> list[Event]:
     """What has happened to *message*, and will, in this order."""
     return [
         Event("Published", None, _publisher(message.headers)),
+        *_requeued(message),
         *_retries(message.headers),
         *_asked_for(message),
         *_could_be_delivered(message),
@@ -79,6 +81,12 @@ def relatives_of(message: MessageInfo) -> Relatives:
 def _publisher(headers: Mapping[str, Any]) -> str:
     origin = _text(headers, "origin")
     return f"by {origin}" if origin else ""
+
+
+def _requeued(message: MessageInfo) -> Iterator[Event]:
+    at = requeued_at(message)
+    if at is not None:
+        yield Event("Requeued", at, "after it had failed")
 
 
 def _retries(headers: Mapping[str, Any]) -> Iterator[Event]:

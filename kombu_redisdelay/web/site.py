@@ -21,7 +21,7 @@ from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.filters import FILTERS, Filter
 from kombu_redisdelay.operations.history import Counts
 from kombu_redisdelay.operations.kept import Kept
-from kombu_redisdelay.operations.memory import MemoryUse
+from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues

@@ -8,10 +8,11 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database
 from tests.broker.model import Broker, Message
@@ -24,7 +25,14 @@ UNIT_MS = 1_000_000
 DELIVERY_LIMIT = 3
 #: What has failed waits for so many ms: it is due in a unit, before all that is scheduled for that time.
 RETRY_WAIT_MS = UNIT_MS * 3 // 10
-OPTIONS = Options(delivery_limit=DELIVERY_LIMIT, retry_wait=RETRY_WAIT_MS / 1000)
+#: So few failed tasks are kept, for so long, and of so many bytes, that each bound can be met. The
+#: time is half a unit less, so that it is over for certain when so many units have passed.
+KEPT, KEPT_UNITS, KEPT_BYTES = 5, 4, 1050
+OPTIONS = Options(
+    delivery_limit=DELIVERY_LIMIT,
+    retry_wait=RETRY_WAIT_MS / 1000,
+    keep_failed={"count": KEPT, "age": (KEPT_UNITS - 0.5) * UNIT_MS / 1000, "bytes": KEPT_BYTES},
+)
 
 queues = st.sampled_from(QUEUES)
 priorities = st.sampled_from(PRIORITIES)
@@ -155,7 +163,19 @@ class PublishingMachine(RuleBasedStateMachine):
         seen = self.rig.failed(name)[index]
         changed = replace(seen, head=b"another")
         assert list(tasks.take_out(name, how, [changed, seen])) == [seen]
+        assert not list(tasks.take_out(name, how, [seen]))
         message.deliveries = message.lost = 0
         message.unknown = None
         if how == REQUEUE:
             queue.put(message)
+
+    @rule(queue=queues)
+    def clear_failed(self, queue: str) -> None:
+        assert FailedTasks(self.rig.store).clear(queue) == len(self.model.queues[queue].failed)
+        self.model.queues[queue].failed.clear()
+
+    @rule()
+    def drop_what_failed_long_ago(self) -> None:
+        finish(trim_failed(self.rig.store, OPTIONS.kept_failed, QUEUES))
+        for queue in self.model.queues.values():
+            queue.trim_failed(self.model.now, KEPT, KEPT_UNITS, KEPT_BYTES)

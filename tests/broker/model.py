@@ -23,6 +23,8 @@ class Message:
         unknown: since when it waits for a consumer that knows its task, in the model's units of time;
             ``None`` if it does not.
         left: tells those apart that wait since the same unit.
+        failed: since when it is among the failed ones, in the model's units of time.
+        kept_bytes: how much it takes there.
     """
 
     id: str
@@ -34,6 +36,8 @@ class Message:
     scheduled_as: str = ""
     unknown: int | None = None
     left: int = 0
+    failed: int = 0
+    kept_bytes: int = 0
 
     @property
     def text(self) -> str:
@@ -139,6 +143,16 @@ class Queue:
         else:
             message.due, message.number = due, number
             self.schedule(message, message.id)
+
+    def trim_failed(self, now: int, count: int, age: int, size: int) -> None:
+        """Drop the oldest failed ones while they are more than *count*, as old as *age*, or larger than
+        *size* together."""
+        while self.failed and (
+            len(self.failed) > count
+            or now - self.failed[0].failed >= age
+            or sum(message.kept_bytes for message in self.failed) > size
+        ):
+            del self.failed[0]
 
     def lose(self, message: Message, isolated_from: int) -> None:
         """Put a message back whose consumer is gone."""

@@ -282,7 +282,6 @@ class TestAPartIsGone:
 
     @pytest.mark.parametrize("gone", [*((name,) for name in EACH), EACH[:2], EACH[1:3]], ids="+".join)
     def test_the_counts_heal(self, rig: Rig, gone: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "TRIMMED_PER_CALL", 2)
         fail_all(rig, *"12345")
         size = len(rig.failed("q")[0].head) + len(rig.failed("q")[0].stored)
         limits = keeping(bytes=5 * size + size // 2)
@@ -292,7 +291,9 @@ class TestAPartIsGone:
         tasks = FailedTasks(rig.store)
         assert tasks.named("q", [b"6"])
         list(tasks.take_out("q", REMOVE, tasks.named("q", [b"2"]).values()))
-        finish(trim_failed(rig.store, limits.kept_failed, ["q"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "TRIMMED_PER_CALL", 2)
+            finish(trim_failed(rig.store, limits.kept_failed, ["q"]))
         sizes = [
             sum(map(len, rig.client.hvals(rig.key("q", name))))
             for name in ("failed:heads", "failed:messages")

@@ -160,7 +160,7 @@ class TestTurns:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch, limit: int
     ) -> None:
         low = copy(TAKE)
-        low.text = TAKE.text.replace("2 ^ 52", "20000000").replace("128, 300, 200", "128, 300, 2")
+        low.text = TAKE.text.replace("2 ^ 52", "20000000").replace("80, 300, 200", "80, 300, 2")
         low.sha = "0" * 40
         monkeypatch.setattr(takes, "TAKE", low)
         for key in "abcdef":
@@ -263,7 +263,7 @@ class TestOperators:
         taken(rig.consumer(), "q", limit=1)
         assert rig.store.purge("q") == 4
         assert not rig.store.exists("other")
-        assert rig.all_keys("*key:*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
+        assert rig.all_keys("*::*") == rig.all_keys("*turns:*") == rig.all_keys("*:limited") == []
 
 
 @pytest.mark.parametrize("is_limited", [False, True])

@@ -4,6 +4,7 @@ waits for its limits, and no limit of a key is exceeded."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,13 +23,16 @@ from hypothesis.stateful import (
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_key import FairKey, key_of
 from kombu_redisdelay.broker.fair_keys import ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
-from kombu_redisdelay.broker.kept import REQUEUE
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
-from tests.broker.rig import Rig, park, take_out, taken
+from tests.broker.rig import Rig, a_failure, park, take_out, taken
 from tests.broker.test_mover import look, mover_of
 from tests.environments import examples
 
@@ -106,6 +110,8 @@ class FairMachine(RuleBasedStateMachine):
         self.names = count(1)
         self.consumers = [self.new_consumer() for _ in range(2)]
         self.runs: list[Run] = []
+        #: Those that were acked when they were taken.
+        self.early: list[Run] = []
         self.zombies: list[Run] = []
         self.elsewhere: list[tuple[int, bytes]] = []
         self.there: set[str] = set()
@@ -162,6 +168,7 @@ class FairMachine(RuleBasedStateMachine):
             if acked:
                 self.runs.append(run)
             else:
+                self.early.append(run)
                 self.there.remove(run.id)
         if acked and is_fair:
             self.no_limit_is_exceeded({key_of(delivery.payload).key for delivery in deliveries})
@@ -210,6 +217,27 @@ class FairMachine(RuleBasedStateMachine):
         assert self.rig.ack(run.consumer, "q", run.delivery.tag)
         self.there.remove(run.id)
 
+    @rule(which=choices, key=keys)
+    def task_fails(self, which: int, key: str) -> None:
+        if not self.runs:
+            # Rules that come one after the other by chance seldom get so far.
+            self.publish(key, 0, 1, 1)
+            self.take(0, 1, True)
+        if not self.runs:
+            return
+        run = self.runs.pop(which % len(self.runs))
+        self.database.tick()
+        assert self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
+
+    @precondition(lambda self: self.early)
+    @rule(which=choices)
+    def task_fails_after_its_ack(self, which: int) -> None:
+        run = self.early.pop(which % len(self.early))
+        copy = f"{run.delivery.step}:{run.delivery.payload.decode()}"
+        self.database.tick()
+        assert self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id), copy)
+        self.there.add(run.id)
+
     @precondition(lambda self: self.runs)
     @rule(which=choices, how=st.sampled_from(("returned", "failed", "later", "dead", "parked", "unknown")))
     def give_back(self, which: int, how: str) -> None:
@@ -250,6 +278,7 @@ class FairMachine(RuleBasedStateMachine):
     @rule(which=choices)
     def zombie_ends(self, which: int) -> None:
         run = self.zombies.pop(which % len(self.zombies))
+        assert not self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
         assert not self.rig.ack(run.consumer, "q", run.delivery.tag)
 
     @rule(which=st.integers(0, 1))
@@ -305,7 +334,8 @@ class FairMachine(RuleBasedStateMachine):
     @rule()
     def purge(self) -> None:
         found = self.found()
-        waiting = set(found.ids) - {run.id for run in self.runs} - set(self.dead())
+        kept = {*self.dead(), *self.failed()}
+        waiting = set(found.ids) - {run.id for run in self.runs} - kept
         assert self.rig.store.purge("q") == len(waiting)
         self.there -= waiting
         self.in_order.clear()
@@ -313,6 +343,15 @@ class FairMachine(RuleBasedStateMachine):
     @rule()
     def requeue_dead(self) -> None:
         assert take_out(self.rig.store, "q", REQUEUE) == len(self.dead()) or not self.dead()
+
+    @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
+    def take_out_failed(self, which: int, how: str) -> None:
+        found = self.rig.failed("q")
+        if found:
+            task = found[which % len(found)]
+            assert list(FailedTasks(self.rig.store).take_out("q", how, [task])) == [task]
+            if how == REMOVE:
+                self.there.remove(task.id)
 
     @rule(which=choices)
     def deliver_now(self, which: int) -> None:
@@ -349,14 +388,17 @@ class FairMachine(RuleBasedStateMachine):
     def dead(self) -> list[str]:
         return [id_of(letter.split("\n", 1)[1]) for letter in self.rig.dead("q")]
 
+    def failed(self) -> list[str]:
+        return [id_of(task.payload) for task in self.rig.failed("q")]
+
     def found(self) -> Found:
         found = Found()
-        prefix = self.rig.key("q", "key:").encode()
+        prefix = re.escape(self.rig.key("q", ""))
         for name in self.rig.all_keys():
-            if name.startswith(prefix):
-                step, key = name[len(prefix) :].decode().split(":", 1)
+            if match := re.fullmatch(rf"{prefix}(\d*):(.*)", name.decode()):
+                step, key = match.groups()
                 ids = [id_of(text) for text in self.rig.client.lrange(name, 0, -1)]
-                found.sorted_in[int(step), key] = ids
+                found.sorted_in[int(step or 0), key] = ids
                 found.ids.update(ids)
         found.ids.update(id_of(text) for step in STEPS for text in self.rig.ready("q", step))
         found.ids.update(id_of(text.partition(":")[2]) for text in self.rig.scheduled("q"))
@@ -364,6 +406,7 @@ class FairMachine(RuleBasedStateMachine):
             held = self.rig.unacked("q", consumer.name)
             found.ids.update(id_of(text.partition(":")[2]) for text in held.values())
         found.ids.update(self.dead())
+        found.ids.update(self.failed())
         return found
 
     @invariant()
@@ -431,6 +474,7 @@ class FairMachine(RuleBasedStateMachine):
             self.limit_key(key, None, None, 1)
         self.limit(None, None, 1)
         self.requeue_dead()
+        list(FailedTasks(self.rig.store).take_out("q", REQUEUE, self.rig.failed("q")))
         for _ in range(3):
             while self.runs:
                 self.ack(0)
@@ -443,6 +487,7 @@ class FairMachine(RuleBasedStateMachine):
         self.fair.switch_off(["q"])
         taken(self.consumers[0], "q")
         assert self.fair.states(["q"]) == [PLAIN]
+        finish(trim_failed(self.rig.store, Options().kept_failed, ["q"]))
         left = {name.rpartition(b"}:")[2] for name in self.rig.all_keys() if b"redisdelay:{q}:" in name}
         assert left <= {b"history", b"consumers", b"wake", b"control", b"duplicates", b"unknown"}
 

@@ -15,10 +15,14 @@ from hypothesis.stateful import invariant, precondition, rule, run_state_machine
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.server.scripts import RENEW, run_each
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.machine import (
     DELIVERY_LIMIT,
+    KEPT,
+    KEPT_BYTES,
+    KEPT_UNITS,
     OPTIONS,
     PRIORITIES,
     QUEUES,
@@ -49,6 +53,7 @@ class Held:
         deliveries: in the order of taking, those that it knows of.
         unseen: those whose reply was lost.
         failed: those whose callback has failed, in this order.
+        early: those that were acked when they were taken, and whose tasks run.
     """
 
     consumer: Consumer
@@ -56,6 +61,7 @@ class Held:
     deliveries: list[tuple[Delivery, Message]] = field(default_factory=list)
     unseen: list[tuple[Delivery, Message]] = field(default_factory=list)
     failed: list[tuple[Delivery, Message]] = field(default_factory=list)
+    early: list[tuple[Delivery, Message]] = field(default_factory=list)
 
     def in_reverse(self) -> list[tuple[Delivery, Message]]:
         """Everything, what was taken last first."""
@@ -126,6 +132,9 @@ class BrokerMachine(PublishingMachine):
             expected = self.model.take(limit, self.worked_on(request), in_turn=held.in_turn, acked=False)
             taken = held.consumer.take(request).deliveries
             assert [*map(timeless, texts(taken))] == [message.text for _, message in expected]
+            held.early += [
+                (delivery, message) for delivery, (_, message) in zip(taken, expected, strict=True)
+            ]
 
     @rule(who=consumers)
     def move_while_there_is_no_room(self, who: int) -> None:
@@ -183,7 +192,32 @@ class BrokerMachine(PublishingMachine):
         self.database.tick()
         assert self.rig.fail(consumer, delivery.queue, delivery.tag, failure)
         assert not self.rig.fail(consumer, delivery.queue, delivery.tag, failure)
-        self.model.queues[delivery.queue].failed.append(message)
+        self.is_kept(delivery, message, failure)
+
+    @precondition(lambda self: any(held.early for held in self.consumers))
+    @rule(which=choices, same_id=st.booleans())
+    def task_fails_after_its_ack(self, which: int, same_id: bool) -> None:
+        every = [(held, entry) for held in self.consumers for entry in held.early]
+        held, entry = every[which % len(every)]
+        held.early.remove(entry)
+        delivery, message = entry
+        failure = a_failure("same" if same_id else message.id)
+        copy = f"{delivery.step}:{delivery.payload.decode()}"
+        self.database.tick()
+        # A copy that is sent again because its reply was lost.
+        for _ in range(2):
+            self.rig.fail(held.consumer, delivery.queue, delivery.tag, failure, copy)
+        self.is_kept(delivery, message, failure)
+
+    def is_kept(self, delivery: Delivery, message: Message, failure: Failure) -> None:
+        head = (
+            f"{self.database.now_us()} {message.deliveries} {failure.group} {delivery.tag} {failure.details}"
+        )
+        message.failed = self.model.now
+        message.kept_bytes = len(head) + len(f"{delivery.step}:") + len(delivery.payload)
+        queue = self.model.queues[delivery.queue]
+        queue.failed.append(message)
+        queue.trim_failed(self.model.now, KEPT, KEPT_UNITS, KEPT_BYTES)
 
     @precondition(holds_any)
     @rule(who=consumers, which=choices)
@@ -291,6 +325,7 @@ class BrokerMachine(PublishingMachine):
             assert recovered == len(mine) - self.buried(gone, queue)
             for delivery in mine:
                 assert not self.rig.ack(gone.consumer, queue, delivery.tag)
+                assert not self.rig.fail(gone.consumer, queue, delivery.tag, a_failure("late"))
         # They were held alone.
         guilty = [entry for entry in gone.in_reverse() if entry[1].lost >= OPTIONS.isolated_after]
         again = [entry for entry in guilty if entry[1].deliveries > entry[1].lost]

@@ -134,6 +134,29 @@ class TestWaiting:
         assert set(rig.client.hkeys(unique)) == {b"key 0", b"key 1", b"key 2"}
         assert rig.client.hget(unique, "key 0").startswith(b"\x1e")
 
+    @pytest.mark.parametrize("behind", [0, 1], ids=["alone", "before another"])
+    def test_a_take_lets_the_latest_go_that_waits_behind_it(self, rig: Rig, behind: int) -> None:
+        rig.publish_unique("q", "1", key(WAITING))
+        rig.publish_unique("q", "2", key(LATEST))
+        for number in range(behind):
+            rig.publish_unique("q", f"behind {number}", UniqueKey("another", DONE))
+        me = rig.consumer()
+        assert ids(taken(me, "q", limit=1 + behind)) == ["1", "behind 0"][: 1 + behind]
+        # Whoever has room comes for it.
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["2"]
+
+    def test_a_take_lets_the_latest_wait_for_one_that_runs(self, rig: Rig) -> None:
+        rig.publish_unique("q", "runs", key(DONE))
+        me = rig.consumer()
+        (runs,) = taken(me, "q")
+        rig.publish_unique("q", "1", key(WAITING))
+        rig.publish_unique("q", "2", key(LATEST))
+        assert ids(taken(me, "q")) == ["1"]
+        assert taken(me, "q") == []
+        rig.ack(me, "q", runs.tag)
+        assert ids(taken(me, "q")) == ["2"]
+
 
 class TestDone:
     def test_one_that_runs_is_enough(self, rig: Rig) -> None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.kept import REQUEUE
+from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey
 from tests.broker.database import Database
-from tests.broker.rig import Rig, take_out, taken
+from tests.broker.rig import Rig, a_failure, take_out, taken
 from tests.environments import examples
 
 STEPS = (0, 6)
@@ -66,6 +74,10 @@ class UniqueMachine(RuleBasedStateMachine):
         #: Retries that have not begun: id -> what they are to see.
         self.owed: dict[str, str] = {}
         self.excused: set[str] = set()
+        #: Ids of tasks that have failed, and are kept.
+        self.failed: Counter[str] = Counter()
+        #: Ids of those that were requeued, and have not begun again. A publish may replace their bodies.
+        self.requeued: set[str] = set()
         #: Whether two may run: a lease was lost, or another program has taken or removed something.
         self.may_be_two = False
 
@@ -91,6 +103,7 @@ class UniqueMachine(RuleBasedStateMachine):
             run = Run(consumer, delivery, decoded["headers"]["id"], decoded["body"])
             self.runs.append(run)
             self.began.add(run.id)
+            self.requeued.discard(run.id)
             if self.owed.get(run.id) == run.version:
                 del self.owed[run.id]
             if self.mode != LATEST or run.version == str(self.version):
@@ -103,6 +116,27 @@ class UniqueMachine(RuleBasedStateMachine):
     def ack(self, which: int) -> None:
         run = self.runs.pop(which % len(self.runs))
         assert self.rig.ack(run.consumer, "q", run.delivery.tag)
+
+    @rule(which=choices, acks_first=st.booleans())
+    def task_fails(self, which: int, acks_first: bool) -> None:
+        if not self.runs:
+            # Rules that come one after the other by chance seldom get so far.
+            self.publish(0, 0)
+            self.take(0, 1)
+        if not self.runs:
+            return
+        run = self.runs.pop(which % len(self.runs))
+        tag, copy = run.delivery.tag, ""
+        if acks_first:
+            self.rig.ack(run.consumer, "q", tag)
+            # Somebody else comes in between.
+            self.take(0, 1)
+            copy = f"{run.delivery.step}:{run.delivery.payload.decode()}"
+        self.database.tick()
+        assert self.rig.fail(run.consumer, "q", tag, a_failure(run.id), copy)
+        holders = self.rig.client.hvals(self.rig.key("q", "running"))
+        assert not any(run.consumer.name.encode() in each and tag.encode() in each for each in holders)
+        self.failed[run.id] += 1
 
     def retry(self, run: Run, in_units: int) -> None:
         self.rig.publish_unique(
@@ -166,6 +200,7 @@ class UniqueMachine(RuleBasedStateMachine):
         if retries:
             self.may_be_two = True
             self.retry(run, in_units)
+        assert not self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
         assert not self.rig.ack(run.consumer, "q", run.delivery.tag)
 
     @rule(by=st.integers(1, 3))
@@ -223,6 +258,32 @@ class UniqueMachine(RuleBasedStateMachine):
         if self.mode == DONE and before and not (self.runs or self.zombies or self.ids_that_wait()):
             assert requeued
 
+    @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
+    def take_out_failed(self, which: int, how: str) -> None:
+        if not self.failed.total():
+            self.task_fails(which, False)
+        found = self.rig.failed("q")
+        if not found:
+            return
+        task = found[which % len(found)]
+        stays: dict[str, str] = {}
+        tasks = FailedTasks(self.rig.store)
+        done = list(
+            tasks.take_out("q", how, [task], stays=lambda each, holder: stays.update({each.id: holder}))
+        )
+        if how == REQUEUE and self.mode == DONE and not (self.runs or self.zombies or self.ids_that_wait()):
+            assert done, "nobody has its key"
+        if not done:
+            # It stays, and it is known why.
+            assert how == REQUEUE
+            assert list(stays) == [task.id]
+            assert stays[task.id] in self.published
+            return
+        assert not stays
+        self.failed[task.id] -= 1
+        if how == REQUEUE:
+            self.requeued.add(task.id)
+
     # -- what others do --
 
     @rule(step=steps)
@@ -249,6 +310,12 @@ class UniqueMachine(RuleBasedStateMachine):
     def keys_are_checked(self) -> None:
         check_unique(self.rig.store, ["q"], {})
 
+    # -- what always holds --
+
+    @invariant()
+    def what_has_failed_is_kept(self) -> None:
+        assert Counter(task.id for task in self.rig.failed("q")) == +self.failed
+
     # -- the end --
 
     def teardown(self) -> None:
@@ -268,6 +335,7 @@ class UniqueMachine(RuleBasedStateMachine):
         assert self.rig.client.hgetall(self.rig.key("q", "running")) == {}
         assert set(self.published) - self.began - self.excused == set(), "ids that were accepted never ran"
         assert set(self.owed) - self.excused == set(), "a retry is lost"
+        assert self.requeued - self.excused == set(), "one that was requeued is lost"
         if self.mode != DONE and self.published and self.published[-1] not in self.excused:
             assert self.seen, "nothing that began after the last publish saw it"
 

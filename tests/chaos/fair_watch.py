@@ -25,8 +25,8 @@ for _, name in ipairs(redis.call('KEYS', base .. 'unacked:*')) do
     found.held[string.sub(name, #base + #'unacked:' + 1) .. '\\30' .. unacked[i]] = keys_of(unacked[i + 1])
   end
 end
-for _, name in ipairs(redis.call('KEYS', base .. 'key:*')) do
-  found.lists[string.sub(name, #base + #'key:' + 1)] = redis.call('LLEN', name)
+for _, name in ipairs(redis.call('KEYS', base .. '[0-9:]*')) do
+  found.lists[(string.gsub(string.sub(name, #base + 1), '^:', '0:'))] = redis.call('LLEN', name)
 end
 for _, name in ipairs(redis.call('KEYS', base .. 'turns:*')) do
   for _, key in ipairs(redis.call('ZRANGE', name, 0, -1)) do

@@ -126,7 +126,7 @@ class TestSamples:
         client.hset(f"{base}limited", "x", "0 7 ")
         client.hset(f"{base}key-limits", "k", "12.0 3 0 0")
         client.hset(f"{base}fair", mapping={"n:0": 2, "clock:0": 5})
-        client.lpush(f"{base}key:0:x", "one", "two")
+        client.lpush(f"{base}:x", "one", "two")
         client.zadd(f"{base}turns:0", {"y": 1})
         client.zadd(f"{base}alarms", {"z": 1})
         found = look(client, "q")

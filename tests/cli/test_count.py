@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, payload
+from tests.failed import keep_failed
 from tests.finished import OF_MESSAGES
 
 
@@ -50,3 +51,16 @@ def test_a_time_needs_a_state(full: Site) -> None:
     result = full.run("count", "--before", "1h")
     assert result.exit_code == 2
     assert "Choose one with --state." in result.stderr
+
+
+def test_what_only_failed_tasks_have_counts_those(full: Site) -> None:
+    assert full.rows("count", "--by", "error") == []
+    for id in "ab":
+        keep_failed(full.store, QUEUE, id, payload(id), error="KeyError")
+    assert full.rows("count", "--by", "error") == [{"error": "KeyError", "messages": 2}]
+    assert full.rows("count", "--error", "KeyError", "--by", "tries") == [{"tries": 2, "messages": 2}]
+    [group] = full.rows("count", "--by", "task", "--by", "error")
+    assert (group["error"], group["messages"], "first" in group) == ("KeyError", 2, True)
+    assert full.rows("count", "--by", "outcome") == []
+    assert full.rows("count", "--by", "error", "--outcome", "failed") == []
+    assert [row["id"] for row in full.rows("list", "--error", "KeyError", "--after", "1h")] == ["a", "b"]

@@ -42,6 +42,18 @@ def test_list_count_and_cancel(site: Site) -> None:
     assert [row["id"] for row in site.rows("list")] == ["in time 0"]
 
 
+def test_column(site: Site) -> None:
+    site.send(task_id="never")
+    assert "EXPIRES" not in site.text("list") + site.text("list", "--state", "ready")
+    assert [row["expires"] for row in site.rows("list")] == [None]
+    send(site, 1, 0)
+    for state in ([], ["--state", "ready"]):
+        heading, never, late = site.text("list", *state).splitlines()
+        assert "EXPIRES" in heading
+        assert re.search(r" - +never ", never)
+        assert re.search(r" 1h(0m)? ago +late 0", late)
+
+
 def test_show(site: Site) -> None:
     send(site, 1, 1)
     late, in_time = site.text("show", "late 0"), site.text("show", "in time 0")

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from celery import Celery
+from kombu.entity import Queue
 from prometheus_client import CollectorRegistry
 
 from kombu_redisdelay import Messages
@@ -18,6 +20,8 @@ from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import QUEUE, Site
 from tests.cli.test_exporter import exported, scrape
 from tests.finished import OF_MESSAGES
+from tests.permissions import allow, documented_rules
+from tools.harness.redis_server import RedisServer
 
 HOSTILE = "\x1b[2Jevil\n\N{RIGHT-TO-LEFT OVERRIDE}<b>"
 
@@ -174,3 +178,17 @@ def test_the_doctor_warns_when_it_is_full_soon(site: Site) -> None:
     assert found is not None
     assert found["level"] == "warning"
     assert "an hour, measured over 16m" in found["found"]
+
+
+def test_a_queue_that_may_not_be_read(site: Site, server: RedisServer) -> None:
+    # An app declares what it sends to.
+    with Celery("another", broker=server.url(), set_as_current=False) as another:
+        another.send_task("t", queue="secret")
+    url = allow(server, *documented_rules(QUEUE))
+    site.app.conf.broker_url = site.app.conf.broker_read_url = site.app.conf.broker_write_url = url
+    found = site.run("memory")
+    assert found.exit_code == 0
+    assert "Could not be read: queue 'secret' (NOPERM" in found.stdout
+    assert [row["queue"] for row in rows_of(site, "not read")] == ["secret"]
+    site.app.amqp.queues.add(Queue("secret"))
+    assert site.run("memory").exit_code == 1

@@ -119,7 +119,7 @@ class Operator:
                     DEAD: f"redisdelay:{{{queue}}}:dead",
                     READY: self._servers.address.ready_list(queue),
                     # Of a fair queue, for it has no key.
-                    SORTED_IN: f"redisdelay:{{{queue}}}:key:0:",
+                    SORTED_IN: f"redisdelay:{{{queue}}}::",
                 }
                 # What came back has a count in front of it, within the braces.
                 end = text[1:].encode()

@@ -107,7 +107,7 @@ def outcomes_of(messages: Messages) -> dict[str | None, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
 def test_which_have_failed(site: Installation, pool: str) -> None:
     expected = {**EARLY, **OF_POOL.get(pool, {})}
     worker = site.worker(pool=pool, concurrency=2, settings=SETTINGS, app=APP, expected=ANYTHING)

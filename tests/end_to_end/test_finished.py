@@ -83,3 +83,4 @@ def test_what_was_revoked(site: Installation, messages: Messages) -> None:
         return {task.id: task.outcome for task in messages.select(FINISHED)}
 
     wait_until(lambda: outcomes() == {"runs": "terminated", "held": "revoked"}, 30, "both lines")
+    assert messages.count(Selection(state="failed")) == 0

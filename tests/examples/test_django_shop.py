@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 from celery import Celery
@@ -13,9 +16,23 @@ from kombu_redisdelay import Messages, Selection
 from tests.examples.site import EXAMPLES, Program, environment
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.process import wait_until
-from tools.harness.redis_server import RedisServer
+from tools.harness.redis_server import HOST, RedisServer, free_port
 
 SHOP = EXAMPLES / "django_shop"
+
+
+class Receipts(BaseHTTPRequestHandler):
+    """The service for receipts. It notes what it is asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Not on standard error."""
 
 
 @pytest.fixture
@@ -26,6 +43,7 @@ def variables(server: RedisServer, tmp_path: Path) -> dict[str, str]:
         DJANGO_SETTINGS_MODULE="shop.settings",
         SHOP_DATABASE=str(tmp_path / "shop.sqlite3"),
         SHOP_TIME_TO_PAY="3",
+        SHOP_RECEIPTS_URL=f"http://{HOST}:{free_port()}/",
     )
     _manage(found, "migrate", "-v", "0")
     return found
@@ -47,6 +65,30 @@ def test_an_order_that_is_not_paid_in_time_is_closed(server: RedisServer, variab
         assert web.get(f"/orders/{paid}") == {"is_paid": True, "is_closed": False}
         assert web.post(f"/orders/{unpaid}/payment") == {"is_paid": False}
         assert delayed.count(Selection(state="scheduled")) == 0
+
+
+def test_receipts_that_failed_are_requeued(server: RedisServer, variables: dict[str, str]) -> None:
+    worker = CeleryWorker("shop", pool="solo", env=variables, cwd=SHOP)
+    web = Program("django", "runserver", "--noreload", "PORT", directory=SHOP, environment=variables)
+    failed = Selection(state="failed", error="URLError")
+    with worker, web, Messages(server.url()) as delayed:
+        for _ in range(2):
+            web.post(f"/orders/{web.post('/orders')['number']}/payment")
+        wait_until(lambda: delayed.count(failed) == 2, 30, "that both receipts have failed")
+        [kind] = delayed.failures()
+        assert (kind.count, kind.task, kind.error) == (2, "orders.tasks.send_receipt", "URLError")
+        receipts = ThreadingHTTPServer(
+            (HOST, int(variables["SHOP_RECEIPTS_URL"].rstrip("/").rpartition(":")[2])), Receipts
+        )
+        Thread(target=receipts.serve_forever, daemon=True).start()
+        try:
+            done = delayed.requeue(failed, rate="10/s")
+            assert (done.count, done.stopped) == (2, "")
+            wait_until(lambda: sorted(Receipts.asked) == ["/?order=1", "/?order=2"], 30, "the receipts")
+        finally:
+            receipts.shutdown()
+            receipts.server_close()
+        assert delayed.count(failed) == 0
 
 
 def test_its_tests(server: RedisServer, variables: dict[str, str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kombu_redisdelay.broker import failed as broker
 from kombu_redisdelay.broker.by_time import FIRST_PAGE
 from kombu_redisdelay.broker.failure import name
 from kombu_redisdelay.operations import pace, reading, verbs
+from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
 from kombu_redisdelay.operations.renewing import renewed
 from tests.failed import SECRET, keep_failed
@@ -207,19 +209,40 @@ class TestRequeueSlowly:
         assert (done.count, done.left, done.stopped, done.waiting) == (1, 1, "", 1)
         assert ids(messages.select(Selection(state="ready"))) == ["a", "b"]
 
-    def test_it_is_stopped_between_two_of_them(
-        self, site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+    def test_two_at_once(self, site: Site, app: Celery, messages: Messages) -> None:
+        """Each task goes back once, and whoever has sent it counts it."""
+        names = [f"{number:02}" for number in range(60)]
+        put(site, app, "failed", *names)
+        both = Barrier(2)
+
+        def requeue() -> Done:
+            with Messages(app) as mine:
+                both.wait()
+                return mine.requeue(failed(), rate="200/s")
+
+        with ThreadPoolExecutor(2) as threads:
+            first, second = (each.result() for each in [threads.submit(requeue) for _ in range(2)])
+        assert first.count + second.count == 60
+        assert (first.left, second.left, first.stopped, second.stopped) == (0, 0, "", "")
+        assert sorted(ids(messages.select(Selection(state="ready")))) == names
+
+    def test_one_that_another_one_has_sent_and_that_has_failed_again(
+        self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        put(site, app, "failed", "a", "b", "c")
-        stop, note = Event(), pace.Pace.note
+        put(site, app, "failed", *(f"{number:02}" for number in range(12)))
+        by_another: list[Done] = []
 
-        def noting(self: pace.Pace, task: Any) -> None:
-            note(self, task)
-            stop.set()
+        def another_one(count: int) -> None:
+            if count and not by_another:
+                by_another.append(messages.requeue(failed()))
+                while payload := site.redis.rpop("celery"):
+                    keep_failed(messages.store, "celery", json.loads(payload)["headers"]["id"], payload)
 
-        monkeypatch.setattr(pace.Pace, "note", noting)
-        done = messages.requeue(failed(), rate="10/s", stop=stop)
-        assert (done.count, done.left, done.stopped) == (1, 2, "asked")
+        done = messages.requeue(failed(), rate="3/s", progress=another_one)
+        # It has read those that the other one has sent, and does not send them once more.
+        assert done.count + by_another[0].count == 12
+        assert (done.failed_again, done.left, done.stopped) == (done.count, 0, "")
+        assert messages.count(failed()) == 12
 
     def test_what_makes_no_sense(self, messages: Messages) -> None:
         for rate in ("fast", 0, "10/d"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.life import Event, life
 from tests.operations.kit import in_each_state, put
 from tests.transport.kit import Site
@@ -50,6 +51,24 @@ def test_one_that_was_delayed_and_retried(site: Site, app: Celery, messages: Mes
         first, until, _ = life(delayed)
         assert (first.at, until.event) == (None, "scheduled until")
         assert until.at == at or (until.at and until.at.isoformat() == at)
+
+
+def test_one_that_was_requeued(site: Site, app: Celery, messages: Messages) -> None:
+    put(site, app, "failed", "a", headers=ORIGIN)
+    before = messages.store.now_ms()
+    messages.requeue(ids=["a"])
+    published, requeued = one(messages, "ready")
+    assert (published.event, published.at, requeued.event) == ("published", None, "requeued")
+    assert requeued.said == "after it had failed"
+    assert requeued.at is not None
+    assert abs(to_ms(requeued.at) - before) < 3_600_000
+    [message] = messages.select()
+    # Celery carries it on when it retries the task.
+    retried = replace(message, headers={**message.headers, "eta": "2026-11-22T10:00:00+00:00", "retries": 1})
+    assert [each.event for each in life(retried)] == ["published", "requeued", "scheduled until", "retried"]
+    for foreign in ("?", 5, None, "9999-12-31T23:59:59-23:00"):
+        odd = replace(message, headers={**message.headers, "x-requeued": foreign})
+        assert life(odd)[0].event == "published"
 
 
 def test_what_says_nothing(site: Site, messages: Messages) -> None:

@@ -68,6 +68,14 @@ class TestAMessage:
         of_failed = {"since", "tries", "started"}
         assert has == [{"due"}, {"since", "position"}, {"since", "host", "pid"}, of_failed, {"since"}]
 
+    def test_when_it_expires(self, app: Celery, messages: Messages) -> None:
+        send(app, "never", countdown=60)
+        send(app, "later", countdown=60, expires=3600)
+        found = {message.id: message.expires for message in messages.select()}
+        assert found["never"] is None
+        assert found["later"] is not None
+        assert in_seconds(3500) <= found["later"] <= in_seconds(3600)
+
     def test_what_it_was_published_with(self, app: Celery, messages: Messages) -> None:
         send(app, "order-42", countdown=60, priority=5, headers={"customer": "Ada"})
         message = messages.get("order-42")

@@ -20,6 +20,7 @@ from tests.operations.kit import (
     hold,
     ids,
     in_each_state,
+    put,
     ready,
     scheduled,
     send,
@@ -363,6 +364,38 @@ def test_by_worker_and_reason(site: Site, app: Celery, messages: Messages) -> No
     assert dead.id in ids(messages.select(Selection(reason=dead.reason)))
     assert ids(messages.select(Selection(reason=dead.reason, state=["dead", "ready"]))) == [dead.id]
     assert ids(messages.select(Selection(reason=f"{dead.reason[:3]}*", worker="nobody"))) == []
+
+
+def test_only_where_they_can_match(site: Site, app: Celery, messages: Messages) -> None:
+    in_each_state(site, app)
+    for chosen, states in (
+        (Selection(), [*OF_MESSAGES]),
+        (Selection(task="*"), [*OF_MESSAGES]),
+        (Selection(worker="*"), ["unacked", "failed"]),
+        (Selection(error="*", task="*"), ["failed"]),
+        (Selection(error="*", outcome="*"), ["finished"]),
+        (Selection(slower="1s", worker="*"), ["finished"]),
+        # What is named is looked at.
+        (Selection(error="*", state=["dead", "failed"]), ["failed", "dead"]),
+    ):
+        assert [state.name for state in chosen.states()] == states
+    # A time needs one state, and this is one.
+    assert ids(messages.select(Selection(error="KeyError", after="1h"))) == ["failed"]
+    assert messages.failures(Selection(outcome="failed")) == []
+
+
+def test_the_unacked_of_one_worker_are_read_alone(site: Site, app: Celery, messages: Messages) -> None:
+    put(site, app, "unacked", *"abc")
+    consumers = site.keys("celery").consumers
+    lease_ms = messages.store.now_ms() + 60_000
+    for number in range(2):
+        name = f"boot:1:1:1/celery@w{number}"
+        site.redis.zadd(consumers, {name: lease_ms})
+        site.redis.hset(site.keys("celery").unacked(name), "9", f'0:{{"headers": {{"id": "{number}"}}}}')
+    assert messages.count(Selection(state="unacked")) == 5
+    for worker, number in (("celery@w1", 1), ("celery@w*", 2), ("nobody", 0)):
+        count = messages.count(Selection(state="unacked", worker=worker))
+        assert (count, count.looked_at) == (number, number)
 
 
 def test_by_error(site: Site, app: Celery, messages: Messages) -> None:

@@ -8,7 +8,7 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from kombu_redisdelay.broker.fair_keys import PLAIN
+from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
@@ -110,6 +110,21 @@ def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
     assert site.all_keys("redisdelay:{reply}:*") == []
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         channel.queue_declare("reply", passive=True)
+
+
+def test_what_was_used_of_the_rates_of_keys_goes_with_a_queue(site: Site) -> None:
+    channel = site.channel()
+    queue = bound(channel, "q")
+    fair = FairQueues(channel.store)
+    fair.switch_on(["q"])
+    fair.limit(["q"], KeyLimits(interval_us=60_000_000, burst=1))
+    for _ in range(2):
+        publish(channel, "a", exchange="e", headers={"x-key": "tenant"})
+    assert channel.basic_get("q") is not None
+    assert site.redis.exists(site.keys("q").tats)
+    queue.delete()
+    # The limits are an operator's.
+    assert site.all_keys("redisdelay:{q}:*") == [site.keys("q").limits.encode()]
 
 
 def test_x_expires(site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery import group
 
 from tests.cli.site import Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.web.states import dead, failed, held, ready, scheduled
 from tests.web.viewer import Page, Viewer
 
 
@@ -41,6 +41,14 @@ def test_one_that_is_due_at_another_time_than_it_was_published_for(viewer: Viewe
     wanted, due = about(viewer, "s")
     assert wanted == "Asked for in 1h, the time at which its publisher wants it to run"
     assert due == "Due in 1d"
+
+
+def test_one_that_was_requeued(viewer: Viewer, site: Site) -> None:
+    failed(site, "f")
+    viewer.app.state.site.messages.requeue(ids=["f"])
+    events = history(viewer.open("/message", id="f"))
+    assert [each.split()[0].rstrip(",") for each in events] == ["Published", "Requeued", "Ready", "Waits"]
+    assert events[1].endswith("after it had failed")
 
 
 def test_a_ready_one(viewer: Viewer, site: Site) -> None:

@@ -231,6 +231,14 @@ def test_a_day_and_a_week(viewer: Viewer, site: Site) -> None:
         assert said in text
 
 
+def test_it_says_that_more_are_kept_than_counted(viewer: Viewer, site: Site) -> None:
+    said, now_s = "The pictures show fewer: they go back a week", site.now_ms() // 1000
+    failed(site, "a")
+    assert said in viewer.open("/failed").text
+    site.redis.hset(site.store.keys(QUEUE).history, "hours", f"{now_s - 7200} 3600 0 0 0 0 0 0 1 0\n")
+    assert said not in viewer.open("/failed", queue=QUEUE).text
+
+
 def test_who_may_only_look_sees_no_buttons(site: Site) -> None:
     failed(site, "a")
     viewer = Viewer(site.app, read_only=True)

@@ -9,7 +9,7 @@ from shop.celery import app
 
 from kombu_redisdelay import Messages
 from orders.models import Order
-from orders.tasks import close_order
+from orders.tasks import close_order, send_receipt
 
 
 @cache
@@ -30,6 +30,8 @@ def pay_order(number: int) -> bool:
     with transaction.atomic():
         is_in_time = Order.objects.filter(pk=number, is_closed=False).update(is_paid=True) == 1
         transaction.on_commit(lambda: messages().cancel(ids=[_task_id(number)]))
+        if is_in_time:
+            transaction.on_commit(lambda: send_receipt.delay(number))
     return is_in_time
 
 

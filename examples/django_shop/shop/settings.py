@@ -21,3 +21,5 @@ CELERY_BROKER_URL = os.environ.get("BROKER_URL", "redisdelay://localhost:6379/0"
 
 #: Seconds.
 TIME_TO_PAY = float(os.environ.get("SHOP_TIME_TO_PAY", "1800"))
+
+RECEIPTS_URL = os.environ.get("SHOP_RECEIPTS_URL", "http://localhost:8001/")

@@ -7,7 +7,8 @@
 --   fair                 hash: for each step, n:<step> how many messages are sorted in, and its clock
 --                        (fair_turns.lua)
 --   turns:<step>         zset: key -> when its next turn begins, by the clock of the step
---   key:<step>:<key>     list: the messages, as in a ready list
+--   <step>:<key>         list: the messages, as in a ready list; step 0 is not written. Its name is short,
+--                        because many keys have one message only
 --   limited              hash: key -> pairs of a step and when its turn begins, of keys that have messages
 --                        and may not be served now
 -- and those of fair_limits.lua, fair_unacked.lua and fair_earlier.lua.
@@ -21,7 +22,7 @@ local function fair_state(base)
 end
 
 local function key_list(base, step, key)
-  return base .. 'key:' .. step .. ':' .. key
+  return base .. (step == '0' and '' or step) .. ':' .. key
 end
 
 local function clock_of(base, step)

@@ -5,8 +5,8 @@
 -- of this is done in portions: `budget` says how many `messages` and `bytes` may still be moved, and from
 -- which size on a message is `large`.
 
--- What it costs to read a key from the headers, in messages.
-local DECODED = 4
+-- What it costs to read a key from the headers, and to push to the list of one more key, in messages.
+local DECODED, ONE_MORE_KEY = 4, 1
 -- How many keys that were at a limit go back to the turns at a time.
 local LIMITED_AT_ONCE = 100
 
@@ -39,6 +39,7 @@ local function sort_in(fair, lane, door, budget)
       else
         by_key[key] = { keyed }
         keys[#keys + 1] = key
+        budget.messages = budget.messages - ONE_MORE_KEY
       end
       budget.messages = budget.messages - (is_decoded and DECODED or 1)
       budget.bytes = budget.bytes - #payload

@@ -14,10 +14,12 @@ end
 -- To be called when `count` messages have left `list`, whichever list of the queue it is.
 local function forget_sorted_in(base, list, count)
   local is_ours = string.sub(list, 1, #base) == base
-  local step, key = string.match(is_ours and string.sub(list, #base + 1) or '', '^key:(%d+):(.*)$')
+  local step, key = string.match(is_ours and string.sub(list, #base + 1) or '', '^(%d*):(.*)$')
   if not step or count == 0 then
     return
   end
+  -- See key_list().
+  step = step == '' and '0' or step
   if redis.call('EXISTS', list) == 0 then
     local turns = without_step(redis.call('HGET', base .. 'limited', key) or '', step)
     if turns == '' then

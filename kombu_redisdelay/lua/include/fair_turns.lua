@@ -42,10 +42,10 @@ local CROWD = 32
 local FIRST_ARRIVAL = -REBASE
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
 -- with the clock.
-local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 128, 300, 200
+local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 80, 300, 200
 -- What other work costs, in messages: to sort one in; to take one of a key that has limits; to let a key have
 -- its turn again, or take it out. Some messages are taken all the same.
-local SORTED_IN, OF_LIMITED, LIMITED, MOST_OTHER = 0.5, 2, 0.5, 100
+local SORTED_IN, OF_LIMITED, LIMITED, MOST_OTHER = 0.25, 2, 0.5, 60
 
 -- Does work of another kind than taking, for which so many messages are taken less.
 local function note_work(fair, work)

@@ -9,7 +9,8 @@
 -- A `queue` has an index, the keys unacked, consumers and history, `needs_ack`, `unacked_ttl_ms` (time to
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
 -- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), `taken`: the
--- fields and values that hold() writes, and `to_free`: the messages whose keys free_keys() frees.
+-- fields and values that hold() writes, `to_free`: the messages whose keys free_keys() frees, and
+-- `has_let_go`: whether a message is due now that waited for one of these keys.
 
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
@@ -37,7 +38,8 @@ end
 
 -- With "waiting", a message never waits for its key, which is free when the message is taken. So takes_key()
 -- only notes the message, and this frees the keys of all of them: two commands for a take, and not for each.
-local function free_keys(queue)
+-- A message of the mode "latest" may wait for one of them: then `has_let_go` is true.
+local function free_keys(queue, now_ms)
   local noted, hash = queue.to_free, queue.base .. 'unique'
   if not noted then
     return
@@ -51,9 +53,10 @@ local function free_keys(queue)
       -- No other message wants the key.
       freed[#freed + 1] = key
     elseif string.find(text, ' ' .. id, 1, true) then
-      local record = record_of(queue.base, key, text, '')
+      local record = record_of(queue.base, key, text, text_in(queue.base .. 'running', key))
       if record.current and record.current.id == id then
         record.current = nil
+        queue.has_let_go = let_go(record, now_ms) or queue.has_let_go
         write_record(record)
       end
     end
@@ -97,7 +100,7 @@ local function takes_key(batch, queue, stored, start)
     return true
   end
   -- Its key may be one of those.
-  free_keys(queue)
+  free_keys(queue, batch.now_ms)
   if takes_wanted_by_none(batch, queue, id, key) then
     return true
   end
@@ -150,7 +153,7 @@ end
 -- lease if less than `fresh_ms` are left.
 local function hold(queues, consumer, now_ms, lease_ms, fresh_ms)
   for _, queue in ipairs(queues) do
-    free_keys(queue)
+    free_keys(queue, now_ms)
     if queue.needs_ack and #queue.taken > 0 then
       redis.call('HSET', queue.unacked, unpack(queue.taken))
       note_delivered(queue.history, #queue.taken / 2)

@@ -241,14 +241,16 @@ local function identify(record)
   end
 end
 
--- If no message of the key runs, the blocked one is due now. The next take moves its text.
+-- If no message of the key runs, the blocked one is due now. The next take moves its text. Returns whether
+-- there was one.
 local function let_go(record, now_ms)
   local entry = record.current or record.next
   if record.running or not entry or entry.state == 'r' or score_of(record.base, entry) ~= BLOCKED then
-    return
+    return false
   end
   redis.call('ZADD', record.base .. 'schedule', now_ms, entry.member)
   wake(record.base .. 'wake')
+  return true
 end
 
 -- To be called for a message that is about to leave the schedule for a ready list. If it has to wait for its

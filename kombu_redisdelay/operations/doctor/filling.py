@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
-from kombu_redisdelay.operations.memory import MemoryUse, memory_use
+from kombu_redisdelay.operations.memory import memory_use
+from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis, unknown_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.words import size

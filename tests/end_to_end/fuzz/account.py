@@ -82,7 +82,7 @@ def _places(site: Installation) -> dict[str, dict[str, bytes]]:
     found(SCHEDULED, _payloads(run("HVALS", f"redisdelay:{{{QUEUE}}}:messages")))
     for key in run("KEYS", f"redisdelay:{{{QUEUE}}}:unacked:*"):
         found(HELD, _payloads(run("HVALS", key)))
-    for pattern in (f"{ready_key(site)}*", f"redisdelay:{{{QUEUE}}}:key:*"):
+    for pattern in (f"{ready_key(site)}*", f"redisdelay:{{{QUEUE}}}:[0-9:]*"):
         for key in run("KEYS", pattern):
             found(READY, run("LRANGE", key, 0, -1))
     return places

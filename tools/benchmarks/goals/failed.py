@@ -1,13 +1,14 @@
-"""What has to come out of failed tasks."""
+"""What has to come out of failed and finished tasks."""
 
 from __future__ import annotations
 
 from statistics import median
 
 from tools.benchmarks.goals.goal import Goal
+from tools.benchmarks.in_turn import CPU, RATE
 from tools.benchmarks.peers import OURS
 from tools.benchmarks.quotients import Figure, among, largest, measured
-from tools.benchmarks.workloads import failed, failed_held
+from tools.benchmarks.workloads import failed, failed_held, finished
 
 
 def _failed() -> list[Goal]:
@@ -28,7 +29,7 @@ def _failed() -> list[Goal]:
         *(
             Goal(
                 f"failed kept : not, {failed.SHARES[share]}, tasks a second",
-                middle(share, failed.RATE),
+                middle(share, RATE),
                 at_least=least,
             )
             for share, least in ((0, 0.97), (100, 0.97), (1, 0.75))
@@ -36,7 +37,7 @@ def _failed() -> list[Goal]:
         *(
             Goal(
                 f"failed kept : not, {failed.SHARES[share]}, CPU of the worker a task",
-                middle(share, failed.CPU),
+                middle(share, CPU),
                 at_most=most,
             )
             for share, most in ((0, 1.03), (100, 1.03), (1, 1.33))
@@ -53,4 +54,11 @@ def _failed() -> list[Goal]:
     ]
 
 
-GOALS = [*_failed()]
+def _finished() -> list[Goal]:
+    return [
+        Goal(f"finished kept : not, {pool}, tasks a second", measured("finished", pool, RATE), at_least=0.85)
+        for pool in finished.POOLS
+    ]
+
+
+GOALS = [*_failed(), *_finished()]

@@ -1,24 +1,17 @@
-"""What fills Redis: bytes by queue, state and task, the rest of the database, and when it is full."""
+"""Bytes by queue, state and task."""
 
 from __future__ import annotations
 
 import random
-import re
-import string
-from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import pools
 
-from kombu_redisdelay import Messages, OtherKeys, Queues, ServerFill, TaskMemory
-from kombu_redisdelay.operations.forecast import Growth, growth, server_fills
-from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
-from kombu_redisdelay.operations.memory import MESSAGES, MemoryUse
-from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, number_of_messages, remarks
-from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
+from kombu_redisdelay import Messages, Queues, TaskMemory
+from kombu_redisdelay.operations.memory import MESSAGES
+from kombu_redisdelay.operations.memory_words import number_of_messages
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.sample import (
     MESSAGES_PER_READ,
@@ -27,41 +20,15 @@ from kombu_redisdelay.operations.sample import (
     nodes_of,
     within_reach,
 )
+from tests.failed import keep_failed
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import GARBAGE, in_each_state, send
-from tests.permissions import allow, documented_rules
+from tests.operations.memory.kit import NEARLY, bodies, by_task, of_state, text
 from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
-
-@pytest.fixture
-def app(server: RedisServer) -> Iterator[Celery]:
-    """As a user that may look at all keys."""
-    pools.reset()
-    app = Celery("api", broker=server.url(), backend=server.url("redis"), set_as_current=False)
-    yield app
-    app.close()
-
-
-#: How far an estimate may be off.
-NEARLY = 0.25
-
 #: Task -> characters of its argument, and how many there are: many small ones, and few that are large.
 KINDS = {"small": (200, 9000), "medium": (1500, 2000), "large": (40_000, 250)}
-
-
-def text(length: int) -> str:
-    """Something that cannot be compressed much."""
-    return "".join(random.choices(string.ascii_letters + string.digits, k=length))
-
-
-def bodies(site: Site, app: Celery, task: str, length: int) -> list[bytes]:
-    """Some messages of a task."""
-    for _ in range(5):
-        app.send_task(task, [text(length)])
-    found: list[bytes] = site.redis.lrange("celery", 0, -1)
-    site.redis.delete("celery")
-    return found
 
 
 def fill(site: Site, app: Celery, state: str) -> dict[str, int]:
@@ -91,16 +58,6 @@ def fill(site: Site, app: Celery, state: str) -> dict[str, int]:
         found[task] = sum(site.redis.memory_usage(key, samples=0) or 0 for key in alone)
         site.redis.delete(*alone)
     return found
-
-
-def by_task(found: MemoryUse) -> dict[str | None, TaskMemory]:
-    tasks = {each.task: each for each in found.tasks}
-    assert len(tasks) == len(found.tasks)
-    return tasks
-
-
-def of_state(found: MemoryUse, state: str) -> int:
-    return sum(each.bytes for each in found.states if each.state == state)
 
 
 @pytest.mark.many_messages
@@ -170,6 +127,33 @@ def test_each_state(site: Site, app: Celery, messages: Messages) -> None:
     assert all(each.largest_id == each.state for each in found.tasks)
     assert all(each.bytes > each.largest // 2 > 200 for each in found.tasks)
     assert of_state(found, NOTES) > 0
+
+
+def test_failed_ones_with_long_tracebacks_and_short_ones(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a")
+    message = site.redis.rpop("celery")
+    tracebacks = {"long": text(8000), "short": "", "middling": text(1000)}
+    for task, traceback in tracebacks.items():
+        for number in range(700):
+            for queue in ("celery", f"only-{task}"):
+                payload = message.replace(b"shop.close", task.encode())
+                keep_failed(messages.store, queue, f"{task}{number}", payload, task, traceback=traceback)
+    found = messages.memory("celery")
+    expected = {task: of_state(messages.memory(f"only-{task}"), "failed") for task in tracebacks}
+    assert of_state(found, "failed") == pytest.approx(sum(expected.values()), rel=0.01)
+    tasks = by_task(found)
+    assert tasks["long"].is_about
+    for task, size in expected.items():
+        assert tasks[task].bytes == pytest.approx(size, rel=NEARLY), task
+
+
+def test_a_failed_one_that_was_kept_without_its_message(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "large", kwargs={"text": "x" * 1_500_000})
+    keep_failed(messages.store, "celery", "large", site.redis.rpop("celery"), traceback=text(4000))
+    [task] = messages.memory().tasks
+    assert (task.task, task.state, task.largest_id) == ("shop.close", "failed", "large")
+    assert task.largest > 4000
+    assert task.bytes_with_zlib == task.bytes
 
 
 def test_what_is_no_task(site: Site, app: Celery, messages: Messages) -> None:
@@ -279,220 +263,6 @@ class TestZlib:
         site.redis.lpush("celery", message[: start + 9] + b"\\ud800" + message[start + 9 :])
         [task] = messages.memory().tasks
         assert task.bytes_with_zlib == task.bytes
-
-
-class TestForbidden:
-    @pytest.fixture
-    def limited(self, server: RedisServer) -> Iterator[Messages]:
-        rules = [rule for rule in documented_rules("celery") if rule not in ("+memory|usage", "+hrandfield")]
-        app = Celery("limited", broker=allow(server, *rules), set_as_current=False)
-        with Messages(app) as messages:
-            yield messages
-        app.close()
-
-    def test_it_is_about_the_number_times_the_mean(
-        self, app: Celery, limited: Messages, messages: Messages
-    ) -> None:
-        send(app, *map(str, range(100)))
-        exact, found = messages.memory("celery"), limited.memory("celery")
-        [state] = [each for each in found.states if each.state == "ready"]
-        assert state.is_about
-        assert state.bytes == pytest.approx(of_state(exact, "ready"), rel=NEARLY)
-        assert not any(each.is_about for each in exact.states)
-
-    def test_many_scheduled_ones_cannot_be_read(
-        self, app: Celery, limited: Messages, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("kombu_redisdelay.operations.memory.MESSAGES", 10)
-        monkeypatch.setattr("kombu_redisdelay.operations.memory.LEAST_MESSAGES", 10)
-        send(app, *map(str, range(50)), countdown=60)
-        found = limited.memory()
-        assert any("hrandfield" in what.lower() for what in found.not_looked_at)
-        assert any("rest of the database" in what for what in found.not_looked_at)
-        assert [each.kind for each in found.tasks] == ["unseen"]
-
-
-def test_the_rest_of_the_database(site: Site, app: Celery, messages: Messages) -> None:
-    send(app, "a")
-    client = site.redis
-    for number in range(10):
-        client.set(f"celery-task-meta-{number}", "x" * 1000)
-    client.rpush("0af1.reply.celery.pidbox", "x" * 500)
-    client.hset("unacked", "tag", "x" * 20_000)
-    client.zadd("unacked_index", {"tag": 1})
-    client.lpush("of another program", "x" * 5000)
-    others = {each.what: each for each in messages.memory().others}
-    assert (others[RESULTS].keys, others[REPLIES].keys, others[STOCK].keys, others[OTHERS].keys) == (
-        *(10, 1, 2, 1),
-    )
-    assert others[RESULTS].bytes == sum(client.memory_usage(f"celery-task-meta-{n}") for n in range(10))
-    assert others[STOCK].bytes == pytest.approx(20_000, rel=NEARLY)
-    assert list(others) == [each.what for each in sorted(others.values(), key=lambda each: -each.bytes)]
-
-
-def test_another_database_is_named(server: RedisServer, site: Site, messages: Messages) -> None:
-    with server.client(db=3) as client:
-        client.set("a", "b")
-        assert any("db3" in what for what in messages.memory().not_looked_at)
-        client.flushdb()
-
-
-#: Bytes that a server has left.
-ROOM = 10_000_000
-
-
-class TestForecast:
-    NOW_S = 1_800_000_000.0
-
-    def history(self, queue: str, now_s: float, seconds: float, **counts: int) -> QueueHistory:
-        start = datetime.fromtimestamp(now_s - seconds, timezone.utc)
-        periods = [Period(start, round(seconds), Counts(**counts))]
-        return QueueHistory(queue, Counts(), 0, periods, periods)
-
-    @pytest.mark.parametrize(
-        ("counts", "more"),
-        [
-            ({"published": 3600}, 3600),
-            ({"published": 3600, "delivered": 1800}, 1800),
-            ({"published": 100, "delivered": 200, "failures": 100}, 0),
-            ({"published": 100, "delivered": 100, "failed": 20}, 20),
-            ({"delivered": 100}, -100),
-        ],
-    )
-    def test_by_how_much_it_grows(self, counts: Mapping[str, int], more: int) -> None:
-        found = growth(self.history("celery", self.NOW_S, 1800, **counts), self.NOW_S)
-        assert found is not None
-        assert found.rate == pytest.approx(more / 1800)
-        assert found.seconds == 1800
-
-    def test_a_short_history_says_nothing(self) -> None:
-        assert growth(self.history("celery", self.NOW_S, 800, published=100), self.NOW_S) is None
-        assert growth(QueueHistory("celery", Counts(), 0, [], []), self.NOW_S) is None
-
-    def test_a_queue_that_was_idle_in_the_last_hour_does_not_grow(self) -> None:
-        old, new = (self.history("celery", self.NOW_S, seconds) for seconds in (7200, 20))
-        history = QueueHistory("celery", Counts(), 0, new.minutes, [*old.hours, *new.hours])
-        assert growth(history, self.NOW_S) == Growth(0.0, 3600)
-
-    def fill(
-        self,
-        site: Site,
-        messages: Messages,
-        monkeypatch: pytest.MonkeyPatch,
-        more: Mapping[str, int],
-        room: int,
-    ) -> ServerFill:
-        """How full the server is.
-
-        Arguments:
-            more: queue -> by how many messages of 1,000 bytes it has grown in half an hour; 0: nobody knows.
-            room: bytes up to maxmemory; 0: it is not set.
-        """
-        now_s = messages.store.now_ms() / 1000
-        monkeypatch.setattr(
-            "kombu_redisdelay.operations.forecast.queue_history",
-            lambda store, queues: [
-                self.history(queue, now_s, 1800 if more[queue] else 60, published=more[queue])
-                for queue in queues
-            ],
-        )
-        used = int(site.redis.info("memory")["used_memory"])
-        site.redis.config_set("maxmemory", used + room if room else 0)
-        try:
-            [server] = server_fills(messages.store, dict.fromkeys(more, (1_000_000, 1000)))
-        finally:
-            site.redis.config_set("maxmemory", 0)
-        return server
-
-    def test_when_it_is_full(self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
-        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, ROOM)
-        assert (server.is_limited, server.unknown) == (True, [])
-        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
-        assert server.measured == pytest.approx(1800, rel=0.1)
-        assert server.full_in == pytest.approx(10_000, rel=0.3)
-        assert re.search(
-            r"at this rate, 3.4 MiB an hour, measured over 30m\w*, it is full in 2h", fill_of(server)
-        )
-
-    def test_without_maxmemory_the_limit_of_the_machine_counts(
-        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        server = self.fill(site, messages, monkeypatch, {"celery": 1800}, room=0)
-        assert not server.is_limited
-        assert server.bytes_per_hour == pytest.approx(3_600_000, rel=0.01)
-        assert (server.full_in is None) == (server.limit == 0)
-        assert "maxmemory" in fill_of(server)
-
-    def test_a_large_queue_without_a_history(
-        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        server = self.fill(site, messages, monkeypatch, {"celery": 1800, "imports": 0}, ROOM)
-        assert server.unknown == ["imports"]
-        assert "at least 3.4 MiB an hour" in fill_of(server)
-        assert "at the latest: not counted are imports, which has no history of 15 minutes" in fill_of(server)
-        server = self.fill(site, messages, monkeypatch, {"celery": -1800, "imports": 0}, ROOM)
-        assert (server.bytes_per_hour, server.full_in) == (None, None)
-        assert "nobody knows when it is full, because of imports" in fill_of(server)
-
-    def test_a_small_queue_without_a_history_does_not_matter(
-        self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        queues = {f"q{number}": 100 for number in range(10)}
-        server = self.fill(site, messages, monkeypatch, {**queues, "small": 0}, ROOM)
-        assert server.unknown == []
-        assert server.bytes_per_hour == pytest.approx(2_000_000, rel=0.1)
-
-    def test_some_queues_foretell_nothing(self, site: Site, app: Celery, messages: Messages) -> None:
-        send(app, "a")
-        [server] = messages.memory().servers
-        assert server.unknown == ["celery"]
-        [server] = messages.memory("celery").servers
-        assert (server.unknown, server.bytes_per_hour) == ((), None)
-        assert "history" not in fill_of(server)
-
-    def test_a_full_server(self) -> None:
-        full = ServerFill("a:1", 2**20, 2**20, True, "maxmemory", "allkeys-lru", 5.0, 3600.0, 0.0)
-        assert fill_of(full) == (
-            "1.0 MiB used of 1.0 MiB; it is full now; maxmemory-policy allkeys-lru: when it is full, queues, "
-            "with their messages, may be thrown away"
-        )
-
-
-def test_what_nobody_knows_is_said() -> None:
-    server = ServerFill("a:1", 10 * 2**20, 0, False, "unknown", "noeviction")
-    found = MemoryUse([], [], [OtherKeys(OTHERS, 1, 2 * 2**20)], [server])
-    assert "What else Redis uses, 8.0 MiB, 80 %, is its own, and keys" in "\n".join(remarks(found))
-    little = MemoryUse([], [], [OtherKeys(OTHERS, 1, round(9.5 * 2**20))], [server])
-    assert "What else" not in "\n".join(remarks(little))
-
-
-def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messages) -> None:
-    send(app, "a", queue="stock")
-    message = site.redis.rpop("stock")
-    site.redis.srem("redisdelay:queues", "stock")
-    site.redis.lpush("stock of redis://", *[message] * 20)
-    site.redis.set("\x1b[2Jtext\n", "x" * 50_000)
-    site.redis.set("small", "x")
-    [others] = [each for each in messages.memory().others if each.what == OTHERS]
-    text, stock = others.largest
-    assert (text.name, text.type, text.may_be_queue) == ("\x1b[2Jtext\n", "string", False)
-    assert (stock.name, stock.type, stock.may_be_queue) == ("stock of redis://", "list", True)
-    assert text.bytes > 50_000
-    assert key_in_words(text).startswith("'\\x1b[2Jtext\\n', a string, 49 KiB")
-    assert "it may be a queue of redis://" in key_in_words(stock)
-
-
-def test_a_large_key_does_not_stand_for_others(
-    site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kombu_redisdelay.operations.other_keys.KEYS_LOOKED_AT", 100)
-    site.redis.mset({f"of another program {number}": "x" for number in range(300)})
-    cursor, seen = site.redis.scan(0, count=100)
-    assert cursor
-    site.redis.set(seen[0], "x" * 100_000)
-    [others] = messages.memory().others
-    assert others.largest[0].name == seen[0].decode()
-    assert 100_000 < others.bytes < 160_000
 
 
 def test_numbers_are_exact_if_all_can_be_read(

@@ -1,0 +1,1 @@
+"""What fills Redis, on a real server."""

@@ -1,0 +1,77 @@
+"""What the rest of the database takes."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from kombu_redisdelay import Messages, OtherKeys, ServerFill
+from kombu_redisdelay.operations.memory_use import MemoryUse
+from kombu_redisdelay.operations.memory_words import key_in_words, remarks
+from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
+from tests.operations.kit import send
+from tests.operations.memory.kit import NEARLY
+from tests.transport.kit import Site
+from tools.harness.redis_server import RedisServer
+
+
+def test_the_rest_of_the_database(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a")
+    client = site.redis
+    for number in range(10):
+        client.set(f"celery-task-meta-{number}", "x" * 1000)
+    client.rpush("0af1.reply.celery.pidbox", "x" * 500)
+    client.hset("unacked", "tag", "x" * 20_000)
+    client.zadd("unacked_index", {"tag": 1})
+    client.lpush("of another program", "x" * 5000)
+    others = {each.what: each for each in messages.memory().others}
+    assert (others[RESULTS].keys, others[REPLIES].keys, others[STOCK].keys, others[OTHERS].keys) == (
+        *(10, 1, 2, 1),
+    )
+    assert others[RESULTS].bytes == sum(client.memory_usage(f"celery-task-meta-{n}") for n in range(10))
+    assert others[STOCK].bytes == pytest.approx(20_000, rel=NEARLY)
+    assert list(others) == [each.what for each in sorted(others.values(), key=lambda each: -each.bytes)]
+
+
+def test_another_database_is_named(server: RedisServer, site: Site, messages: Messages) -> None:
+    with server.client(db=3) as client:
+        client.set("a", "b")
+        assert any("db3" in what for what in messages.memory().not_looked_at)
+        client.flushdb()
+
+
+def test_what_nobody_knows_is_said() -> None:
+    server = ServerFill("a:1", 10 * 2**20, 0, False, "unknown", "noeviction")
+    found = MemoryUse([], [], [OtherKeys(OTHERS, 1, 2 * 2**20)], [server])
+    assert "What else Redis uses, 8.0 MiB, 80 %, is its own, and keys" in "\n".join(remarks(found))
+    little = MemoryUse([], [], [OtherKeys(OTHERS, 1, round(9.5 * 2**20))], [server])
+    assert "What else" not in "\n".join(remarks(little))
+
+
+def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messages) -> None:
+    send(app, "a", queue="stock")
+    message = site.redis.rpop("stock")
+    site.redis.srem("redisdelay:queues", "stock")
+    site.redis.lpush("stock of redis://", *[message] * 20)
+    site.redis.set("\x1b[2Jtext\n", "x" * 50_000)
+    site.redis.set("small", "x")
+    [others] = [each for each in messages.memory().others if each.what == OTHERS]
+    text, stock = others.largest
+    assert (text.name, text.type, text.may_be_queue) == ("\x1b[2Jtext\n", "string", False)
+    assert (stock.name, stock.type, stock.may_be_queue) == ("stock of redis://", "list", True)
+    assert text.bytes > 50_000
+    assert key_in_words(text).startswith("'\\x1b[2Jtext\\n', a string, 49 KiB")
+    assert "it may be a queue of redis://" in key_in_words(stock)
+
+
+def test_a_large_key_does_not_stand_for_others(
+    site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu_redisdelay.operations.other_keys.KEYS_LOOKED_AT", 100)
+    site.redis.mset({f"of another program {number}": "x" for number in range(300)})
+    cursor, seen = site.redis.scan(0, count=100)
+    assert cursor
+    site.redis.set(seen[0], "x" * 100_000)
+    [others] = messages.memory().others
+    assert others.largest[0].name == seen[0].decode()
+    assert 100_000 < others.bytes < 160_000
