@@ -230,7 +230,7 @@ def test_of_a_queue_that_was_used_for_a_moment_it_is_kept_for_an_hour(
         assert rig.ack(me, "q", delivery.tag)
     record(rig.store, ["q"])
     if hours:
-        rig.client.hset(rig.store.keys("q").history, "hours", "1 3600 10 10 0 0 0 0 0\n")
+        rig.client.hset(rig.store.keys("q").history, "hours", "1 3600 10 10 0 0 0 0 0 0\n")
     me.membership.leave(["q"])
     rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
     assert finish(forget_unused(rig.new_store())) == 1
