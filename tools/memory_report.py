@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from time import perf_counter, process_time
 from typing import Any
 
@@ -17,11 +18,12 @@ from tools.harness.redis_server import RedisServer
 KINDS = {"small": (100, 880), "medium": (1000, 117), "large": (100_000, 3)}
 
 #: How often it is measured.
-TIMES = 5
+TIMES = 8
 
 
-def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> dict[str, int]:
-    """Put *count* messages into a state, mixed. Returns how many bytes those of each task have."""
+def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> tuple[dict[str, int], Counter[str]]:
+    """Put *count* messages into a state, mixed. Returns how many bytes those of each task have, and how many
+    there are."""
     chosen, keys = random.Random(1), store.keys("celery")
     some: dict[str, list[bytes]] = {}
     for task, (length, _) in KINDS.items():
@@ -42,7 +44,7 @@ def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> dict[s
         if number % 5000 == 0:
             pipe.execute()
     pipe.execute()
-    return sizes
+    return sizes, Counter(tasks)
 
 
 def cpu_seconds(client: Any) -> float:
@@ -57,7 +59,7 @@ def measure(state: str, count: int) -> None:
         app.conf.broker_transport_options = {"message_size_warning": 0}
         client: Any = server.client()
         with Messages(app) as messages:
-            sizes = fill(client, app, messages.store, state, count)
+            sizes, counts = fill(client, app, messages.store, state, count)
             client.config_set("slowlog-log-slower-than", 1000)
             client.config_set("slowlog-max-len", 10_000)
             client.slowlog_reset()
@@ -69,9 +71,10 @@ def measure(state: str, count: int) -> None:
                 found = messages.memory()
                 took.append((perf_counter() - began) * 1000)
                 tasks = {each.task: each.bytes for each in found.tasks}
-                # The messages alone are less than what Redis takes for them.
-                factor = sum(sizes.values()) / found.bytes
-                errors.append({task: tasks.get(task, 0) / size * factor - 1 for task, size in sizes.items()})
+                # What Redis takes for a message besides is as much for each.
+                besides = (found.bytes - sum(sizes.values())) / count
+                whole = {task: size + besides * counts[task] for task, size in sizes.items()}
+                errors.append({task: tasks.get(task, 0) / size - 1 for task, size in whole.items()})
             ours, theirs = process_time() - ours, cpu_seconds(client) - theirs
             slow = sorted(entry["duration"] / 1000 for entry in client.slowlog_get(10_000))
             command = "lrange" if state == "ready" else "hrandfield"

@@ -35,9 +35,6 @@ TRIMMED_PER_CALL = 100
 #: in so many seconds, by one of the workers.
 TOLD_FROM, TOLD_EVERY = 10, 600
 
-#: Names that are looked up together.
-NAMES_PER_CALL = 500
-
 #: Heads that are read together. One may have 100 KB, where a traceback is not in English.
 HEADS_PER_CALL = 20
 
@@ -131,7 +128,7 @@ class FailedTask:
 
     @property
     def id(self) -> str:
-        return self.name.partition(b"\x1f")[0].decode(errors="replace")
+        return id_in(self.name).decode(errors="replace")
 
     @cached_property
     def failure(self) -> Failure:
@@ -165,6 +162,11 @@ class FailedTask:
         """How many deliveries of it had failed before."""
         found = _HEAD.fullmatch(self.head)
         return 0 if found is None else int(found[2])
+
+
+def id_in(name: bytes) -> bytes:
+    """The id in the name of a failed task."""
+    return name.partition(b"\x1f")[0]
 
 
 def group_of(head: bytes) -> tuple[str, str] | None:
@@ -245,14 +247,6 @@ class FailedTasks:
         """The failed tasks of *queues* with these ids."""
         for queue, _, row in find_all(self._store.server, self._keys, queues, [*map(id_bytes, ids)]):
             yield from self._with_heads(queue, [row])
-
-    def since(self, queue: str, names: Sequence[bytes]) -> Iterator[float | None]:
-        """When each of the tasks with these *names* failed, ms since the epoch; ``None`` if it is not
-        there."""
-        key = self._store.keys(queue).failed
-        for some in portions(names, len, NAMES_PER_CALL, BYTES_PER_CALL):
-            [scores] = answers(self._store.server, [("ZMSCORE", key, *some)])
-            yield from (None if score is None else float(score) for score in scores)
 
     def take_out(
         self,

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
+from time import monotonic
+from typing import Any
 
 #: The exit status of a command that was stopped so. Shells show it for a tool that Ctrl-C has ended.
 STOPPED = 128 + signal.SIGINT
 
 
+#: Signals that come so soon after the first one are the same wish, in seconds: some tools, and people who are
+#: in a hurry, send two.
+AGAIN = 1.0
+
+
 @contextmanager
 def stopping() -> Iterator[Event]:
-    """In the block, Ctrl-C, SIGTERM and SIGHUP set the event that it gets. The next one ends the command as
-    ever. A signal that is ignored, as ``nohup`` has it, still is."""
-    stop = Event()
+    """In the block, Ctrl-C, SIGTERM and SIGHUP set the event that it gets. One that comes more than a second
+    later ends the command as ever, also behind the block, where the command says what it has done. A signal
+    that is ignored, as ``nohup`` has it, still is."""
+    stop, stopped_at = Event(), 0.0
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {each: handler for each in numbers if (handler := signal.getsignal(each)) != signal.SIG_IGN}
 
-    def as_before() -> None:
-        for number, handler in before.items():
+    def set_all(handlers: Mapping[signal.Signals, Any]) -> None:
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    def stopped(*_: object) -> None:
-        # This thread may have the lock of the event, because it is about to wait for it.
-        Thread(target=stop.set).start()
-        as_before()
+    def stopped(number: int, _: object) -> None:
+        nonlocal stopped_at
+        if not stopped_at:
+            stopped_at = monotonic()
+            # This thread may have the lock of the event, because it is about to wait for it.
+            Thread(target=stop.set).start()
+            # Python gives up its handlers before the process has ended: a signal would end it with another
+            # status.
+            atexit.register(set_all, dict.fromkeys(before, signal.SIG_IGN))
+        elif monotonic() > stopped_at + AGAIN:
+            set_all(before)
+            signal.raise_signal(number)
 
-    for number in before:
-        signal.signal(number, stopped)
+    set_all(dict.fromkeys(before, stopped))
     try:
         yield stop
     finally:
-        as_before()
+        if not stopped_at:
+            set_all(before)

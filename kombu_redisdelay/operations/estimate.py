@@ -22,8 +22,8 @@ LARGE = 8
 ENOUGH = 20
 
 #: The allocator takes about this part more than the messages need, give or take as much. If Redis says more
-#: than *CERTAINLY*, there are larger messages than those that were read.
-ROUNDING, CERTAINLY = 0.05, 0.25
+#: than *PERHAPS*, there may be larger messages than those that were read; above *CERTAINLY*, there are.
+ROUNDING, PERHAPS, CERTAINLY = 0.05, 0.1, 0.25
 
 #: Characters of a body that are compressed, and how many messages of a task are.
 CHARACTERS_COMPRESSED, MESSAGES_COMPRESSED = 64 * 1024, 20
@@ -103,12 +103,12 @@ def large_from(looked: Sequence[Looked]) -> float:
 
 
 def lacks_large(looked: Sequence[Looked], whole: Whole) -> bool:
-    """Whether there are large messages, and too few of them were read to tell what they are."""
+    """Whether there may be large messages, and too few of them were read to tell what they are."""
     if not looked or whole.own is None or len(looked) >= whole.messages:
         return False
     limit = large_from(looked)
     large = [one for one in looked if one.size > limit]
-    rest = _rest([one for one in looked if one.size <= limit], len(looked), whole)
+    rest = _rest([one for one in looked if one.size <= limit], len(looked), whole, PERHAPS)
     return len(large) < ENOUGH and (bool(large) or rest > 0)
 
 
@@ -149,14 +149,15 @@ def shares(
     return rows
 
 
-def _rest(small: Sequence[Looked], looked: int, whole: Whole) -> float:
-    """The bytes that certainly are in larger messages, if no large one was read."""
+def _rest(small: Sequence[Looked], looked: int, whole: Whole, least: float = CERTAINLY) -> float:
+    """The bytes that are in larger messages, if no large one was read; 0 if they are less than the *least*
+    part of the others."""
     assert whole.own is not None
     if looked >= whole.messages:
         return 0.0
     of_small = _bytes(small) * whole.messages / looked
     spread = sqrt(pvariance([one.size for one in small]) / len(small)) * whole.messages
-    if whole.own <= of_small * (1 + CERTAINLY) + 4 * spread:
+    if whole.own <= of_small * (1 + least) + 4 * spread:
         return 0.0
     return whole.own - of_small * (1 + ROUNDING)
 

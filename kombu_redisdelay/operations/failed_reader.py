@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from math import isfinite
@@ -27,13 +27,18 @@ MOST_GROUPS = 1000
 
 @dataclass(frozen=True)
 class _FailedEntry(Entry):
-    """A failed task. If its message was not kept, its name is."""
+    """A failed task. The name of its task is the one that is noted of its failure: a message may not say it
+    (version 1 of Celery's protocol has it in the body), or may not have been kept."""
 
     @cached_property
     def content(self) -> Content:
         if not self.raw.is_whole:
             return Content(self.raw.id, self.raw.failure.task)
-        return Content.of(self.payload, otherwise=self.unnamed)
+        said = Content.of(self.payload, otherwise=self.unnamed)
+        noted, _ = group_of(self.raw.head) or (None, "")
+        # A message has it whole.
+        is_said = noted is None or (said.task is not None and name_of(said.task) == noted)
+        return said if is_said else replace(said, task=noted)
 
     @property
     def tasks(self) -> Sequence[str]:

@@ -49,8 +49,8 @@ LEAST_SHARE, MOST_STATES = 0.005, 20
 NOT_ALLOWED = "NOPERM: this user has no permission to read it"
 
 #: Where large messages are rare, so many times more are read to find some. Of these, only large ones are
-#: decoded.
-AGAIN = 3
+#: decoded. In a list, a read takes longer, and Redis knows the bytes of all its messages better.
+AGAIN_IN_LISTS, AGAIN_IN_HASHES = 3, 6
 
 #: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
 LIST_ENTRY, HASH_ENTRY = 10, 70
@@ -187,7 +187,8 @@ def _looked_at(
             looked.append(look(found))
         if lacks_large(looked, whole):
             limit = large_from(looked)
-            for found in sample(store, part.sources, AGAIN * most, most_bytes, mean):
+            again = AGAIN_IN_LISTS if is_list else AGAIN_IN_HASHES
+            for found in sample(store, part.sources, again * most, most_bytes, mean):
                 others += 1
                 if look.size(found) > limit:
                     more.append(look(found))

@@ -56,7 +56,7 @@ class StateMemory:
     Attributes:
         queue: name of the queue.
         state: name of the state; "notes" for what is kept of the queue beside its messages.
-        messages: how many there are.
+        messages: how many there are; 0 for finished tasks, which are no messages.
         bytes: how many bytes of Redis they take, with the keys that lead to them.
         is_about: whether *bytes* is the number of messages times the mean size of those that were read,
             because the user may not use ``MEMORY USAGE``.

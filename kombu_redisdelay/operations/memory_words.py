@@ -10,6 +10,7 @@ from kombu_redisdelay.operations.forecast import ServerFill
 from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import LargeKey
 from kombu_redisdelay.operations.queue_bytes import NOTES
+from kombu_redisdelay.operations.states import FINISHED
 from kombu_redisdelay.words import first_of, number_of, percent, size, span
 
 #: Queues that are named because nobody knows how fast they grow, and characters of the name of a key.
@@ -20,6 +21,9 @@ MOST_UNREAD = 10
 
 #: From this part of what Redis uses on, it is said that nobody knows what it is.
 LEAST_UNKNOWN = 0.1
+
+#: From so many bytes on, the largest message is named.
+LARGE_MESSAGE = 100 * 1024
 
 NONE_EXPIRED = "0 %"
 
@@ -58,6 +62,12 @@ def remarks(found: MemoryUse) -> Iterator[str]:
     if found.tasks and found.used:
         part = of_redis(found.bytes, found)
         yield f"The queues have {size(found.bytes)} in all, {part} of what Redis uses."
+    largest = max(found.tasks, key=lambda task: task.largest, default=None)
+    if largest is not None and largest.largest >= LARGE_MESSAGE:
+        yield f"The largest message that was read: {message_in_words(largest)}."
+    finished = sum(state.bytes for state in found.states if state.state == FINISHED)
+    if finished:
+        yield f"The lines about finished tasks: {size(finished)}."
     notes = sum(state.bytes for state in found.states if state.state == NOTES)
     if notes:
         yield f"What is noted of the queues, such as limits, keys and history: {size(notes)}."
@@ -78,6 +88,12 @@ def remarks(found: MemoryUse) -> Iterator[str]:
         yield f"Could not be read: {named}{_more(found)}."
     if found.not_looked_at:
         yield f"Not looked at: {'; '.join(found.not_looked_at)}."
+
+
+def message_in_words(task: TaskMemory) -> str:
+    """Names the largest message of a task. Safe to print."""
+    id, queue = task.largest_id[:MOST_OF_NAME], task.queue[:MOST_OF_NAME]
+    return f"id {id!r}, {size(task.largest)}, {task.state} in {queue!r}"
 
 
 def unread_in_words(unread: UnreadQueue) -> str:

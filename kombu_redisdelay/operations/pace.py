@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from threading import Event
 from time import monotonic
 
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.by_time import Part
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, id_in
 from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.stats import queue_stats
@@ -43,15 +42,13 @@ class _Sent:
     """A task that was sent.
 
     Attributes:
-        queue, name: where it was among the failed tasks, and comes to again.
-        since_ms: when it had failed, ms since the epoch.
+        queue, id: where it was among the failed tasks, and comes to again. Others may have the same id.
         at: when it was sent, by this process's clock, in seconds.
         has_failed: whether it has failed again.
     """
 
     queue: str
-    name: bytes
-    since_ms: float
+    id: bytes
     at: float
     has_failed: bool = False
 
@@ -87,6 +84,10 @@ class Pace:
         self._stop = stop or Event()
         self._next = self._next_look = monotonic()
         self._sent: deque[_Sent] = deque(maxlen=_MOST_WATCHED)
+        #: What has failed before was there before.
+        self._began = Part(store.now_ms(), None)
+        #: Name of a queue -> the tasks in it that have failed since, and were not looked at yet.
+        self._unread: dict[str, Part] = {}
         self.failed_again = 0
         self.sent: Counter[str] = Counter()
         self.stopped = ""
@@ -115,7 +116,7 @@ class Pace:
     def note(self, task: FailedTask) -> None:
         """*task* was sent."""
         now = monotonic()
-        self._sent.append(_Sent(task.queue, task.name, task.since_ms, now))
+        self._sent.append(_Sent(task.queue, id_in(task.name), now))
         self.sent[self._store.partitions.queue_of(task.queue)] += 1
         # What was late is made up for, but not for more than is sent together.
         self._next = max(self._next, now - self._together * self._interval) + self._interval
@@ -130,16 +131,25 @@ class Pace:
         now = monotonic()
         while len(self._sent) > LAST and self._sent[0].at < now - WATCHED:
             self._sent.popleft()
-        watched = (each for each in self._sent if not each.has_failed and each.at >= now - WATCHED)
-        # They were sent queue by queue.
-        for queue, of_queue in groupby(watched, attrgetter("queue")):
-            some = list(of_queue)
-            since = self._tasks.since(queue, [each.name for each in some])
-            for each, since_ms in zip(some, since, strict=True):
-                each.has_failed = since_ms is not None and since_ms > each.since_ms
-                self.failed_again += each.has_failed
+        watched: dict[str, dict[bytes, deque[_Sent]]] = {}
+        for each in self._sent:
+            if not each.has_failed and each.at >= now - WATCHED:
+                watched.setdefault(each.queue, {}).setdefault(each.id, deque()).append(each)
+        for queue, by_id in watched.items():
+            for id in self._failed_since(queue):
+                # Of those with the same id, workers took the one first that was sent first.
+                if sent := by_id.get(id):
+                    sent.popleft().has_failed = True
+                    self.failed_again += 1
         if are_failing([each.has_failed for each in self._sent]):
             self.stopped = FAILING
+
+    def _failed_since(self, queue: str) -> Iterator[bytes]:
+        """The ids of those tasks of *queue* that have failed since it was called last."""
+        for page in self._tasks.heads(queue, self._unread.get(queue, self._began)):
+            for row in page:
+                yield id_in(row.name)
+                self._unread[queue] = Part(row.at_ms, None, after=row.name)
 
 
 def are_failing(have_failed: Iterable[bool]) -> bool:

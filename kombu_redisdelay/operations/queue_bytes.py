@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.server.replies import Packer, answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.sample import HASH, LIST, REACH, Source
-from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
 
 #: Queues that are looked at in one round trip.
 QUEUES_PER_CALL = 50
@@ -40,7 +40,7 @@ class StateBytes:
     Attributes:
         name: of the queue or partition.
         state: the name of the state, or :data:`NOTES`.
-        messages: how many there are.
+        messages: how many there are. Lines of finished tasks are none.
         bytes: of Redis that they take, with *beside*; ``None`` if ``MEMORY USAGE`` is not allowed.
         beside: bytes of the keys that lead to them, such as the schedule.
         sources: the keys that have the messages. Of a fair queue, there may be more.
@@ -139,6 +139,8 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
             yield _Part(name, state, counts[state], some, index.get(state, ()))
         told = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
         told |= {source.heads for some in sources.values() for source in some}
+        yield _Part(name, FINISHED, 0, [], [its.finished])
+        told.add(its.finished)
         notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
         yield _Part(name, NOTES, 0, [], notes)
 

@@ -7,7 +7,8 @@ wrapped on Celery's class, so nothing is called as long as no task fails or is t
 A task has failed for good if Celery has run it to an end without success. It has not if it is tried again
 (``Retry``), ignores its message, comes back (``Reject(requeue=True)`` with late acks), or was terminated.
 When the process of a task was lost, only Celery knows: it may try the task again, or find that it has
-succeeded before. If it has failed, Celery sends ``task_failure`` here, in the main process.
+succeeded before. If it has failed, Celery sends ``task_failure`` here, in the main process. First it stores
+the result: if that raises an error, the task has failed, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 class Told(threading.local):
     """What Celery has said in this thread."""
 
-    #: The id of the task of which it has last said that it has failed.
+    #: The id of the task of which it has last said that it has failed, or could not say so.
     id: object = None
 
 
@@ -46,8 +47,11 @@ def keep_failures(request_class: Any) -> None:
     """Keep the tasks that fail for good, for all requests of this class, Celery's ``Request``."""
     from celery import signals
 
-    request_class.on_failure = _noting_failure(request_class.on_failure)
-    request_class.on_timeout = _noting_timeout(request_class.on_timeout)
+    request_class.on_failure = _noting_failure(_settling(request_class.on_failure))
+    # Celery 5.7.
+    if hasattr(request_class, "_retry_worker_lost"):
+        request_class._retry_worker_lost = _going_on(request_class._retry_worker_lost)
+    request_class.on_timeout = _noting_timeout(_settling_timeout(request_class.on_timeout))
     signals.task_failure.connect(_on_task_failure, weak=False, dispatch_uid=__name__)
 
 
@@ -101,6 +105,76 @@ def tries_of(request: Any) -> int:
 
 def _on_task_failure(task_id: object = None, **kwargs: Any) -> None:
     told.id = task_id
+
+
+def _settling(on_failure: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request.on_failure``, which raises an error if the result backend does not take
+    the failure. By then Celery has acked the message, or is about to settle it. A pool would only log the
+    error; and before Celery 5.7, the JSON of a result has no ``SystemExit``."""
+    from celery.exceptions import Reject, Terminated
+
+    @wraps(on_failure)
+    def extended(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return on_failure(self, exc_info, *args, **kwargs)
+        except Exception as exc:
+            message, error = self.message, bare(exc_info.exception)
+            # With MemoryError, Celery ends a worker.
+            if isinstance(exc, MemoryError) or not isinstance(getattr(message, "channel", None), Channel):
+                raise
+            # Of these, the result is stored first.
+            if isinstance(error, Reject):
+                self.reject(requeue=error.requeue)
+            elif isinstance(error, Terminated):
+                self.acknowledge()
+            elif not self.acknowledged:
+                raise
+            told.id = self.id
+            logger.exception("Celery could not end a task%s", which([name_of(message)], 1))
+            return None
+
+    return extended
+
+
+def _settling_timeout(on_timeout: Callable[..., Any]) -> Callable[..., Any]:
+    """The same in place of Celery's ``Request.on_timeout``."""
+
+    @wraps(on_timeout)
+    def extended(self: Any, soft: bool, timeout: Any) -> Any:
+        try:
+            return on_timeout(self, soft, timeout)
+        except Exception:
+            message, task = self.message, self.task
+            # Before Celery 5.7, there is only the second one.
+            is_acked = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+            if not isinstance(getattr(message, "channel", None), Channel) or not is_acked:
+                raise
+            self.acknowledge()
+            logger.exception("Celery could not end a task%s", which([name_of(message)], 1))
+            return None
+
+    return extended
+
+
+def _going_on(retry: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request._retry_worker_lost``. If it raises an error, because the result backend
+    does not take the retry, or because ``on_retry`` of the task has a fault, it has published the task."""
+
+    @wraps(retry)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return retry(self, *args, **kwargs)
+        except Exception:
+            if not isinstance(getattr(self.message, "channel", None), Channel):
+                raise
+            logger.exception(
+                "Celery could not end a task, which is tried again%s", which([name_of(self.message)], 1)
+            )
+            if self.task.acks_late:
+                self.acknowledge()
+            return True
+
+    return extended
 
 
 def _noting_failure(on_failure: Callable[..., Any]) -> Callable[..., Any]:

@@ -133,9 +133,15 @@ def _learning_revoked(announce: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(announce)
     def extended(self: Any, reason: str, terminated: bool, signum: Any, expired: bool) -> Any:
-        result = announce(self, reason, terminated, signum, expired)
-        _end(self, TERMINATED if terminated else EXPIRED if expired else REVOKED)
-        return result
+        is_announced = False
+        try:
+            result = announce(self, reason, terminated, signum, expired)
+            is_announced = True
+            return result
+        finally:
+            # If the result backend does not take it, one that has not run comes back.
+            if is_announced or terminated:
+                _end(self, TERMINATED if terminated else EXPIRED if expired else REVOKED)
 
     return extended
 

@@ -41,7 +41,7 @@ def taken(site: Site) -> Iterator[str]:
 @pytest.fixture
 def in_each_state(site: Site, taken: str) -> dict[str, str]:
     """State -> the id of a message in that state."""
-    keep_failed(site.store, QUEUE, "the failed one", payload("the failed one"), "test.task")
+    keep_failed(site.store, QUEUE, "the failed one", payload("the failed one"), "shop.close_order")
     kept = {state: f"the {state} one" for state in KEPT}
     for state, id in kept.items():
         site.bury(payload(id), "rejected", state=state)

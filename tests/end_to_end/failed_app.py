@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
 from celery import Task
+from celery.backends.base import Backend
 from celery.exceptions import Ignore, Reject
 
-from tests.end_to_end.app import app
+from tests.end_to_end.app import app, work
 
 __all__ = ("app",)
 
@@ -89,11 +91,22 @@ def kill_process(task: Any) -> None:
     time.sleep(60)
 
 
+def leave(task: Any) -> None:
+    sys.exit(1)
+
+
 def succeed(task: Any) -> None:
     pass
 
 
-class LostAfterSuccess(Task):  # type: ignore[misc]  # celery has no types
+class Refusing(Backend):  # type: ignore[misc]  # celery has no types
+    """A result backend that is away."""
+
+    def store_result(self, *args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("the result backend is away")
+
+
+class LostAfterSuccess(Task):  # type: ignore[misc]
     """A task whose process is lost when its success is stored."""
 
     def on_success(self, *args: Any, **kwargs: Any) -> None:
@@ -106,6 +119,15 @@ class BrokenHook(Task):  # type: ignore[misc]
     def on_failure(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError("a fault in the hook")
 
+
+class BrokenRetry(Task):  # type: ignore[misc]
+    """A task with a fault in what it does when it is tried again."""
+
+    def on_retry(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a fault in the hook")
+
+
+UNSTORED = {"backend": Refusing(app)}
 
 #: Name -> function, and options of the task. Each is there with early and with late acks.
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -130,6 +152,21 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0},
     ),
     "lost_late": (succeed, {"base": LostAfterSuccess}),
+    "leave": (leave, {}),
+    "unstored": (raise_it, UNSTORED),
+    "unstored_leave": (leave, UNSTORED),
+    "unstored_reject": (reject, UNSTORED),
+    "unstored_hard": (take_too_long, {"time_limit": 0.5, **UNSTORED}),
+    "unstored_lost": (kill_process, UNSTORED),
+    "unstored_rejected": (kill_process, {"reject_on_worker_lost": True, **UNSTORED}),
+    "unstored_retried": (
+        kill_process,
+        {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0, **UNSTORED},
+    ),
+    "hook_retried": (
+        kill_process,
+        {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0, "base": BrokenRetry},
+    ),
     "hook": (raise_it, {"base": BrokenHook}),
     "succeed": (succeed, {}),
     "expired": (raise_it, {}),
@@ -138,6 +175,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 for _name, (_function, _options) in KINDS.items():
     for _ack in ("early", "late"):
         app.task(name=f"{_name}.{_ack}", bind=True, acks_late=_ack == "late", **_options)(_function)
+
+app.task(name="unstored_work", bind=True, acks_late=True, **UNSTORED)(work.run.__func__)
 
 
 @app.task(name="may_fail", bind=True)

@@ -39,29 +39,44 @@ EARLY: dict[str, str | None] = {
     "leaving": "Leaving",
     "long": "ValueError",
     "not_acked": "KeyError",
+    # Its result cannot be stored.
+    "unstored_reject": "Reject",
     "succeed": None,
     "expired": None,
 }
 #: The same for those that need a time limit.
-LIMITED: dict[str, str | None] = {"hard": "TimeLimitExceeded", "hard_not_acked": "TimeLimitExceeded"}
+LIMITED: dict[str, str | None] = {
+    "hard": "TimeLimitExceeded",
+    "hard_not_acked": "TimeLimitExceeded",
+    "unstored_hard": "TimeLimitExceeded",
+}
+#: The same for those that would end the worker without a process of their own. Celery says it otherwise.
+LEAVING: dict[str, str | None] = dict.fromkeys(["leave", "unstored_leave"], "WorkerLostError")
 #: And a process of their own.
 FORKED: dict[str, str | None] = {
     **LIMITED,
+    **dict.fromkeys(LEAVING, "SystemExit"),
     "soft": "SoftTimeLimitExceeded",
     "lost": "WorkerLostError",
     "lost_rejected": "WorkerLostError",
     "lost_retried": "WorkerLostError",
     "lost_late": None if NEWEST else "WorkerLostError",
+    "unstored_lost": "WorkerLostError",
+    "unstored_rejected": "WorkerLostError",
+    "unstored_retried": "WorkerLostError",
+    "hook_retried": "WorkerLostError",
 }
 #: And one that Celery does not end there.
-SOLO: dict[str, str | None] = {"hook": "RuntimeError"}
-OF_POOL = {"prefork": FORKED, "gevent": LIMITED, "solo": SOLO}
+SOLO: dict[str, str | None] = {"hook": "RuntimeError", "unstored": "ConnectionError"}
+OF_POOL = {"prefork": FORKED, "threads": LEAVING, "gevent": {**LIMITED, **LEAVING}, "solo": SOLO}
 
 #: With late acks, these come back, until they are given up. Older releases know no ``acks_on_timeout``.
 DEAD = {
     "requeue",
     "lost_rejected",
+    "unstored_rejected",
     "hook",
+    "unstored",
     *(["hard_not_acked"] if hasattr(celery.Task, "acks_on_timeout") else []),
 }
 
@@ -79,8 +94,10 @@ ENDS = {
 ENDS_LATE = {
     "requeue": ["requeued", "requeued"],
     "lost_rejected": [],
+    "unstored_rejected": [],
     # Celery does not come to an end.
     "hook": [],
+    "unstored": [],
     "hard_not_acked": ["failed", "failed"] if "hard_not_acked" in DEAD else ["failed"],
 }
 

@@ -20,6 +20,7 @@ KEEP: dict[str, Any] = {"broker_transport_options": {"keep_finished": {}}}
 
 #: What a lost connection makes a worker write into its log.
 LOST = "Traceback|Error|connection|Connection"
+ANYTHING = "."
 
 
 @pytest.fixture
@@ -70,17 +71,23 @@ def test_lost_connections_and_the_end(site: Installation, messages: Messages, po
 
 
 def test_what_was_revoked(site: Installation, messages: Messages) -> None:
-    """Of a task that runs, with ``terminate``, and of one that a worker has not begun."""
-    site.worker(pool="prefork", settings=KEEP, expected="Terminated|Discarding revoked")
+    """Of tasks that run, with ``terminate``, and of one that a worker has not begun. The result backend does
+    not take it of one of them, which does not stay unacked."""
+    site.worker(
+        pool="prefork", concurrency=2, settings=KEEP, app="tests.end_to_end.failed_app", expected=ANYTHING
+    )
     producer = site.producer()
-    for name in ("runs", "held"):
-        producer.send_task("work", [name, 600], task_id=name)
+    for name, task in (("runs", "work"), ("unstored", "unstored_work"), ("held", "work")):
+        producer.send_task(task, [name, 600], task_id=name)
     site.wait_started("runs")
+    site.wait_started("unstored")
     producer.control.revoke("held")
-    producer.control.revoke("runs", terminate=True)
+    producer.control.revoke(["runs", "unstored"], terminate=True)
 
     def outcomes() -> dict[str, str]:
         return {task.id: task.outcome for task in messages.select(FINISHED)}
 
-    wait_until(lambda: outcomes() == {"runs": "terminated", "held": "revoked"}, 30, "both lines")
+    ended = {"runs": "terminated", "unstored": "terminated", "held": "revoked"}
+    wait_until(lambda: outcomes() == ended, 30, "all lines")
+    wait_until(lambda: site.unacked() == 0, 30, "that nothing is unacked")
     assert messages.count(Selection(state="failed")) == 0

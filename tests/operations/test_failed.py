@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -180,8 +181,11 @@ class TestRenewed:
 class TestRequeueSlowly:
     """At a rate, while some fail again."""
 
-    def test_it_stops_when_too_many_fail_again(self, site: Site, app: Celery, messages: Messages) -> None:
-        names = [f"{number:02}" for number in range(40)]
+    @pytest.mark.parametrize("same_id", [False, True])
+    def test_it_stops_when_too_many_fail_again(
+        self, site: Site, app: Celery, messages: Messages, same_id: bool
+    ) -> None:
+        names = ["same" if same_id else f"{number:02}" for number in range(40)]
         put(site, app, "failed", *names)
 
         def fail_again(count: int) -> None:
@@ -303,7 +307,7 @@ class TestBriefly:
             assert sum(group.count for group in messages.failures(selection)) == len(found)
         assert messages.count(failed(error="OS*"), at_most=10).is_exact is False
         site.redis.hset(key, "0", "0:garbage")
-        assert messages.count(failed(task="shop.close")) == 299
+        assert messages.count(failed(task="shop.close")) == 300
         assert messages.count(failed(error="KeyError")) == 301
         assert messages.remove(failed(error="OS*")).count == 1
         assert ids(messages.select(failed(error="OS*"))) == []
@@ -335,6 +339,23 @@ class TestBriefly:
         # So is its group called.
         assert ids(messages.select(failed(task="withspace"))) == ["0"]
         assert messages.count(failed(error="e*")) == 1
+
+    def test_a_message_that_does_not_say_its_task(self, messages: Messages) -> None:
+        """Version 1 of Celery's protocol has it in the body; and another message may say another one."""
+        for id, headers in (("a", {}), ("b", {"task": "other", "id": "b"})):
+            payload = json.dumps({"body": "", "headers": headers, "properties": {"correlation_id": id}})
+            keep_failed(messages.store, "q", id, payload)
+        ours = failed(task="shop.close")
+        assert [(each.id, each.task) for each in messages.select(ours)] == [(id, "shop.close") for id in "ab"]
+        assert [group.task for group in messages.failures(failed(task="*"))] == ["shop.close"]
+        for selection, count in ((ours, 2), (failed(task="other"), 0)):
+            assert messages.count(selection) == count
+            assert sum(group.count for group in messages.failures(selection)) == count
+            # Looked at one by one, for another filter.
+            also = replace(selection, worker="celery@w")
+            assert messages.count(also) == count
+            assert messages.requeue(also, dry_run=True).count == count
+            assert messages.requeue(also).count == count
 
     def test_heads_that_are_none(self, site: Site, messages: Messages) -> None:
         self.kept(messages, *[("a", "KeyError")] * 3)

@@ -11,7 +11,7 @@ from celery import Celery
 
 from kombu_redisdelay import Messages, Queues, TaskMemory
 from kombu_redisdelay.operations.memory import MESSAGES
-from kombu_redisdelay.operations.memory_words import number_of_messages
+from kombu_redisdelay.operations.memory_words import number_of_messages, remarks
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.sample import (
     MESSAGES_PER_READ,
@@ -154,6 +154,23 @@ def test_a_failed_one_that_was_kept_without_its_message(site: Site, app: Celery,
     assert (task.task, task.state, task.largest_id) == ("shop.close", "failed", "large")
     assert task.largest > 4000
     assert task.bytes_with_zlib == task.bytes
+
+
+def test_lines_about_finished_tasks_are_no_notes(site: Site, messages: Messages) -> None:
+    site.redis.lpush(messages.store.keys("celery").finished, *["x" * 100] * 1000)
+    found = messages.memory("celery")
+    assert of_state(found, "finished") > 100_000
+    assert of_state(found, "notes") < 1000
+    assert any(each.startswith("The lines about finished tasks: ") for each in remarks(found))
+
+
+def test_the_largest_message_is_named(site: Site, app: Celery, messages: Messages) -> None:
+    app.send_task("small", task_id="one")
+    assert not any("largest message" in each for each in remarks(messages.memory()))
+    app.send_task("large", [text(150_000)], task_id="two\n")
+    said = next(each for each in remarks(messages.memory()) if "largest message" in each)
+    assert "id 'two\\n', 1" in said
+    assert said.endswith("ready in 'celery'.")
 
 
 def test_what_is_no_task(site: Site, app: Celery, messages: Messages) -> None:
