@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.kept import REQUEUE, take_out
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import RoundTrips, portions
-from kombu_redisdelay.broker.report import report_not_kept
+from kombu_redisdelay.broker.report import report_failed_dropped, report_not_kept
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
@@ -30,6 +30,10 @@ BYTES_PER_CALL = 256 * 1024
 
 #: Failed tasks of a queue that one script drops, or counts anew.
 TRIMMED_PER_CALL = 100
+
+#: From so many on that were dropped because too many were kept, the log says so: for each queue at most once
+#: in so many seconds, by one of the workers.
+TOLD_FROM, TOLD_EVERY = 10, 600
 
 #: Heads that are read together. One may have 100 KB, where a traceback is not in English.
 HEADS_PER_CALL = 20
@@ -314,6 +318,8 @@ def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) ->
         left = [queue for queue, exists in zip(left, counts, strict=True) if exists]
     while keep and left:
         yield
-        args = (keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL)
+        args = (*(keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL), *(TOLD_FROM, TOLD_EVERY))
         done = run_each(store.server, [(TRIM_FAILED, (store.keys(queue).failed,), args) for queue in left])
-        left = [queue for queue, count in zip(left, done, strict=True) if count == TRIMMED_PER_CALL]
+        for queue, (_, dropped) in zip(left, done, strict=True):
+            report_failed_dropped(queue, keep, dropped)
+        left = [queue for queue, (count, _) in zip(left, done, strict=True) if count == TRIMMED_PER_CALL]

@@ -15,7 +15,7 @@ from functools import lru_cache
 KEPT = ("dead",)
 
 #: The keys of a fair queue, but for :attr:`QueueKeys.fair`, its turns and its lists.
-_OF_KEYS = ("limited", "unacked-keys", "active", "key-limits", "tats", "alarms")
+_OF_KEYS = ("limited", "unacked-keys", "active", "earlier", "key-limits", "tats", "alarms")
 
 #: The keys of failed tasks (lua/include/failed.lua).
 _OF_FAILED = ("failed", "failed:messages", "failed:duplicates", "failed:heads", "failed:groups")
@@ -148,6 +148,12 @@ class QueueKeys:
         """Hash, consumer and delivery tag -> the key of that message, if its concurrency is limited."""
         return self._of_keys("unacked-keys")
 
+    @property
+    def earlier(self) -> str:
+        """Zset, what :attr:`unacked_keys` has of messages that were taken before they were counted
+        (lua/include/fair_earlier.lua)."""
+        return self._of_keys("earlier")
+
     def turns(self, step: int) -> str:
         """Zset, key of a fair queue -> its next turn."""
         return self._of_keys(f"turns:{step}")
@@ -238,6 +244,7 @@ _TYPES = {
     "limited": "hash",
     "unacked-keys": "hash",
     "active": "hash",
+    "earlier": "zset",
     "key-limits": "hash",
     "tats": "zset",
     "alarms": "zset",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.message import task_and_id, which
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,20 @@ def report_not_kept(queue: str, failure: Failure) -> None:
         queue,
         which([f"{failure.task}[{failure.id}]"], 1),
     )
+
+
+def report_failed_dropped(queue: str, keep: KeepFailed, dropped: int) -> None:
+    """Log that *dropped* failed tasks of *queue* were dropped, because more were kept than a worker keeps."""
+    if dropped:
+        logger.warning(
+            "Dropped %d failed task(s) of queue %r, the oldest first: it keeps no more. keep_failed of this "
+            "worker says count=%d, bytes=%d, and the smallest of all workers holds. This is said once in ten "
+            "minutes at most",
+            dropped,
+            queue,
+            keep.count,
+            keep.bytes,
+        )
 
 
 def report_dropped(options: Options, queue: str, dropped: int) -> None:

@@ -23,10 +23,11 @@ from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
 from kombu_redisdelay.cli.stopping import stopping
 from kombu_redisdelay.operations.acting import Done
+from kombu_redisdelay.operations.failing_again import LOST_AGAIN, loses_what_fails_again
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.slowly import unattended
-from kombu_redisdelay.operations.verbs import REQUEUE_SLOWLY, VERBS, Verb
+from kombu_redisdelay.operations.verbs import REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
 from kombu_redisdelay.words import first_of, number_of, with_object
 
 #: What a verb asks for -> its option.
@@ -117,6 +118,8 @@ def _change(
         if dry_run and found is not None:
             _show(verb, selection, found, messages, as_json)
             return
+        if not dry_run and verb.name == REQUEUE.name and loses_what_fails_again(messages, selection):
+            echo(LOST_AGAIN, err=True)
         for queue in unattended(messages, selection) if is_slow else ():
             echo(f"No worker consumes from the queue {queue!r}: what is requeued waits there.", err=True)
         if found:

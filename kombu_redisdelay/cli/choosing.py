@@ -11,7 +11,7 @@ import click
 from kombu_redisdelay.cli.options import FunctionT, TimeType, every_option, queues_option
 from kombu_redisdelay.operations.filters import FILTERS, Filter
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.operations.states import FINISHED, State
 
 _DISTANCES = "90s, 10m, 2h, 3d or 1w from now for scheduled messages, else ago; or ISO 8601"
 
@@ -24,6 +24,20 @@ def _once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         # A script with an empty variable.
         raise click.BadParameter("it is empty; * stands for anything")
     return values[0] if values else None
+
+
+class StateType(click.Choice):  # type: ignore[type-arg, unused-ignore]
+    """One of some states."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == FINISHED and FINISHED not in self.choices:
+            # Somebody may want to be rid of them.
+            self.fail(
+                "finished tasks are no messages. Their lines expire when the queue has had none for the age "
+                "of keep_finished; to remove them now, delete the key redisdelay:{QUEUE}:finished in Redis.",
+                *(param, ctx),
+            )
+        return super().convert(value, param, ctx)
 
 
 def _filter_option(filter: Filter) -> Callable[[FunctionT], FunctionT]:
@@ -40,7 +54,7 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
                 "--state",
                 "states",
                 multiple=True,
-                type=click.Choice(list(states)),
+                type=StateType(states),
                 help="Only in this state; may be given again.",
             ),
             *(_filter_option(each) for each in FILTERS if each.may_match(states)),

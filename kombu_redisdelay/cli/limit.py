@@ -14,6 +14,7 @@ from kombu_redisdelay.cli.options import force_option, json_option, keys_option,
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor.limits import check_early_acks
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
 from kombu_redisdelay.words import in_words
@@ -98,8 +99,21 @@ def command(
         is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
         said = f"{in_words(its)}{', as each key' if is_as_each else ''}"
         echo(f"{steered}{' each key' if per_key else ''}: {said}")
+        if changes.get("concurrency") is not None:
+            _tell_of_early_acks(steered, its.concurrency, per_key)
     if (keys or per_key) and any(value is not None for value in changes.values()):
         tell_of_keys(access.store, names, keys)
+
+
+def _tell_of_early_acks(steered: Steered, concurrency: int | None, per_key: bool) -> None:
+    """Say so if the limit has little effect, because tasks of the queue are acked before they run."""
+    app = click.get_current_context().obj.app
+    if all(name.startswith("celery.") for name in app.tasks):
+        # It may be another app that has the tasks.
+        return
+    of = " of each key" if per_key else " of the key" if steered.key is not None else ""
+    for finding in check_early_acks(steered.queue, concurrency, app, of):
+        echo(f"{finding.found[0].upper()}{finding.found[1:]}. {finding.advice}", err=True)
 
 
 def _limit(store: Store, steered: Steered, per_key: bool, changes: dict[str, Any]) -> None:

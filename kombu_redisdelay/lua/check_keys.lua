@@ -21,6 +21,7 @@
 -- include: fair_key
 -- include: fair
 -- include: fair_unacked
+-- include: fair_earlier
 -- include: fair_limits
 
 local base, count = base_of(KEYS[1]), ARGV[1]

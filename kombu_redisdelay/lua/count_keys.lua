@@ -40,6 +40,8 @@ for i = 4, #ARGV do
     bytes_left = bytes_left - #stored
     redis.call('HSET', base .. 'unacked-keys', holder, key)
     redis.call('HINCRBY', base .. 'active', key, '1')
+    -- Its consumer may ack it without freeing its permit (include/fair_earlier.lua).
+    redis.call('ZADD', base .. 'earlier', '0', holder)
   end
 end
 return #ARGV - 3

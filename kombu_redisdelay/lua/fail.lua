@@ -77,7 +77,8 @@ local function keep(stored)
     count_failed(keys, now_ms, head, #kept, 1)
   end
   local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }
-  trim_failed(keys, limits, now_ms, tonumber(most_trimmed))
+  local _, dropped = trim_failed(keys, limits, now_ms, tonumber(most_trimmed))
+  note(KEYS[2], 'failed_dropped', dropped)
   for _, key in pairs(keys) do
     redis.call('PEXPIRE', key, age_ms)
   end

@@ -18,7 +18,8 @@
 -- include: length
 
 local FIELDS = {
-  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'other', 'published', 'flow',
+  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'failed_dropped', 'other',
+  'published', 'flow',
 }
 local SPANS = {
   { mark = 'minute', lines = 'minutes', seconds = 60, kept_s = 3600 },
@@ -85,11 +86,11 @@ local function record(base, history, ready)
   for i = 1, #FIELDS do
     found[i] = tonumber(found[i]) or 0
   end
-  local delivered, failed, dead, dropped, replaced, failed_tasks = unpack(found)
-  local other, published, flow_before = unpack(found, 7)
+  local delivered, failed, dead, dropped, replaced, failed_tasks, failed_dropped = unpack(found)
+  local other, published, flow_before = unpack(found, 8)
   local flow = length(ready, base .. 'schedule') + delivered - other
   published = published + math.max(0, flow - flow_before)
-  local totals = { published, delivered, failed, dead, dropped, replaced, failed_tasks }
+  local totals = { published, delivered, failed, dead, dropped, replaced, failed_tasks, failed_dropped }
   local beginning = join({ now_s, unpack(totals) })
   redis.call('HSET', history, 'published', join({ published }), 'flow', join({ flow }))
   for _, span in ipairs(SPANS) do

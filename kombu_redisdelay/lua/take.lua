@@ -243,6 +243,7 @@ local function for_fair_queues()
   -- include: fair_key
   -- include: fair
   -- include: fair_unacked
+  -- include: fair_earlier
   -- include: fair_limits
   -- include: fair_turns
   -- include: fair_end

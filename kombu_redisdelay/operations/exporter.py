@@ -104,6 +104,10 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     "redisdelay_queue_failures": ("Deliveries that have failed.", lambda c: c.failures),
     "redisdelay_queue_dead_lettered": ("Messages that became dead letters.", lambda c: c.dead),
     "redisdelay_queue_failed": ("Tasks that have failed for good.", lambda c: c.failed),
+    "redisdelay_queue_failed_dropped": (
+        "Failed tasks that were dropped because the queue keeps no more of them, or no more bytes.",
+        lambda c: c.failed_dropped,
+    ),
     "redisdelay_queue_dropped": (
         "Messages that were not published, because another one held their unique key.",
         lambda c: c.dropped,

@@ -40,6 +40,8 @@ class Counts:
         replaced: messages that were published in place of one that held their key. They do not count as
             published either.
         failed: tasks that have failed for good (:doc:`/failed`), also if they could not be kept.
+        failed_dropped: failed tasks that were dropped because the queue keeps no more of them, or no more
+            bytes. Those that were too old do not count.
     """
 
     published: int = 0
@@ -49,6 +51,7 @@ class Counts:
     dropped: int = 0
     replaced: int = 0
     failed: int = 0
+    failed_dropped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, astuple(self), astuple(other)))
@@ -131,7 +134,10 @@ def _call(store: Store, queue: str) -> ScriptCall:
 
 
 #: The fields of the hash in Redis that are one number each.
-_TOTALS = "delivered", "failed", "dead", "dropped", "replaced", "failed_tasks", "other", "published", "flow"
+_TOTALS = (
+    *("delivered", "failed", "dead", "dropped", "replaced", "failed_tasks", "failed_dropped"),
+    *("other", "published", "flow"),
+)
 
 #: How many numbers a line has, beside its times.
 _COUNTS = len(fields(Counts))
@@ -169,11 +175,11 @@ def _rows(value: bytes | None, length: int) -> list[list[int]]:
 
 
 def _history(queue: str, now_ms: int, length: int, *values: bytes | None) -> QueueHistory:
-    delivered, failures, dead, dropped, replaced, failed, other, published, flow = map(
+    delivered, failures, dead, dropped, replaced, failed, failed_dropped, other, published, flow = map(
         _number, values[: len(_TOTALS)]
     )
     minute, hour, minutes, hours = map(_rows, values[len(_TOTALS) :], _LINES.values())
-    totals = Counts(published, delivered, failures, dead, dropped, replaced, failed)
+    totals = Counts(published, delivered, failures, dead, dropped, replaced, failed, failed_dropped)
     unrecorded = max(0, length + delivered - other - flow) if minute else 0
     now = totals + Counts(unrecorded)
     now_s = now_ms // 1000

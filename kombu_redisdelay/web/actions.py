@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
+from kombu_redisdelay.operations.failing_again import LOST_AGAIN, loses_what_fails_again
 from kombu_redisdelay.operations.pace import ASKED, Pace
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.slowly import requeue_slowly, unattended
@@ -181,8 +182,12 @@ def _foresee(verb: Verb, site: Site, form: Form) -> str:
         with at_most(LONGEST_FORESIGHT):
             each = [getattr(site.messages, verb.name)(one, dry_run=True, **asked) for one in selections]
     except TookTooLongError:
-        return "Those stay whose unique keys others hold."
-    return _stay(noun, each).strip()
+        stay = "Those stay whose unique keys others hold."
+    else:
+        stay = _stay(noun, each).strip()
+    is_requeue = verb.name == REQUEUE.name
+    is_lost = is_requeue and any(loses_what_fails_again(site.messages, one) for one in selections)
+    return f"{LOST_AGAIN if is_lost else ''} {stay}".strip()
 
 
 def _foresee_slowly(site: Site, form: Form) -> str:

@@ -159,7 +159,7 @@ def _move_times(client: Any, ms: int) -> None:
     """Make everything that the clock of a server is compared with *ms* earlier."""
     for key in client.scan_iter(_type="zset"):
         if not key.endswith((b":unknown", b":duplicates")) and b"}:turns:" not in key:
-            by = ms * 1000 if key.endswith((b":tats", b":alarms")) else ms
+            by = ms * 1000 if key.endswith((b":tats", b":alarms", b":earlier")) else ms
             for member in client.zrange(key, 0, -1):
                 client.zincrby(key, -by, member)
     _move_waiting(client, ms)

@@ -217,6 +217,43 @@ class TestHowMuch:
         fail_all(rig, "2")
         assert FailedTasks(rig.store).counts(["q"]) == [2]
 
+    def test_what_is_dropped_for_the_bounds_is_counted(
+        self, rig: Rig, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        history = rig.store.keys("q").history
+        fail_all(rig, *map(str, range(40)))
+        fail_all(rig, "40", options=keeping(count=36))
+        assert rig.client.hget(history, "failed_dropped") == b"5"
+        # Too few to tell of.
+        finish(trim_failed(rig.store, KeepFailed(36, HOUR, 10**9), ["q"]))
+        assert caplog.messages == []
+        for count in (26, 12):
+            # The second time, it was told of a moment ago.
+            finish(trim_failed(rig.store, KeepFailed(count, HOUR, 10**9), ["q"]))
+            [line] = caplog.messages
+            assert line.startswith("Dropped 15 failed task(s) of queue 'q', the oldest first")
+        assert rig.client.hget(history, "failed_dropped") == b"29"
+        told = rig.client.hget(history, "drops_told").split()
+        rig.client.hset(history, "drops_told", b"%d %d" % (int(told[0]), int(told[1]) - 601))
+        finish(trim_failed(rig.store, KeepFailed(12, HOUR, 10**9), ["q"]))
+        assert [line.split()[1] for line in caplog.messages] == ["15", "14"]
+
+    def test_what_is_too_old_is_no_loss(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+        fail_all(rig, *map(str, range(20)))
+        rig.database.advance(HOUR)
+        finish(trim_failed(rig.store, KeepFailed(10, HOUR // 2, 10**9), ["q"]))
+        assert ids(rig) == []
+        assert rig.client.hget(rig.store.keys("q").history, "failed_dropped") is None
+        assert caplog.messages == []
+
+    @pytest.mark.parametrize("foreign", ["x", "", "-1 -1", "9" * 5000, "1e309 nan"])
+    def test_what_another_program_has_written_of_it_counts_as_nothing(self, rig: Rig, foreign: str) -> None:
+        fail_all(rig, *map(str, range(20)))
+        for field in ("failed_dropped", "drops_told"):
+            rig.client.hset(rig.store.keys("q").history, field, foreign)
+        finish(trim_failed(rig.store, KeepFailed(5, HOUR, 10**9), ["q"]))
+        assert len(ids(rig)) == 5
+
     def test_of_different_limits_the_smallest_hold(self, rig: Rig) -> None:
         """Each consumer drops what is too much by its own: docs/failed.rst says so."""
         fail_all(rig, "1", "2", options=keeping(age=2 * HOUR / 1000))

@@ -172,6 +172,8 @@ class FairMachine(RuleBasedStateMachine):
                 self.there.remove(run.id)
         if acked and is_fair:
             self.no_limit_is_exceeded({key_of(delivery.payload).key for delivery in deliveries})
+        if is_fair:
+            self.who_waits_is_at_a_limit()
 
     def follows_order(self, run: Run) -> None:
         waiting = self.in_order.get((run.delivery.step, run.key), [])
@@ -197,6 +199,16 @@ class FairMachine(RuleBasedStateMachine):
         for key in some:
             concurrency = self.allowed(key).concurrency
             assert concurrency is None or held[key] <= concurrency, "more than its concurrency"
+
+    def who_waits_is_at_a_limit(self) -> None:
+        """A key below its limits is in the turns."""
+        client, k = self.rig.client, self.rig.store.keys("q")
+        active = client.hgetall(k.active)
+        for _, key in self.limited():
+            own, allowed = self.own[key], self.allowed(key)
+            is_slow = client.zscore(self.rig.key("q", "alarms"), key) is not None
+            is_full = allowed.concurrency and int(active.get(key.encode(), 0)) >= allowed.concurrency
+            assert own.is_paused or is_slow or is_full, f"{key!r} waits for nothing"
 
     @precondition(lambda self: self.runs)
     @rule(which=choices)
@@ -303,6 +315,13 @@ class FairMachine(RuleBasedStateMachine):
         own = self.own[key]
         own.concurrency, own.interval, own.burst = concurrency, interval, burst
         self.fair.limit_key("q", key, own.limits)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=choices)
+    def limit_while_one_runs(self, which: int) -> None:
+        """Its consumer does not know of the limit when it acks."""
+        self.limit(1, None, 1)
+        self.ack(which)
 
     @rule(key=keys, is_paused=st.booleans())
     def pause(self, key: str, is_paused: bool) -> None:
@@ -426,6 +445,10 @@ class FairMachine(RuleBasedStateMachine):
         if self.fair.states(["q"]) == [ON] and client.hexists(k.limits, "key_concurrency"):
             for run in self.runs:
                 assert holders[f"{run.consumer.name}\x1e{run.delivery.tag}".encode()] == run.key.encode()
+        earlier = {*client.zrange(k.earlier, 0, -1)}
+        for holder in holders.keys() - earlier:
+            consumer, tag = holder.decode().split("\x1e")
+            assert client.hexists(k.unacked(consumer), tag), "a permit that nobody frees"
 
     # -- the end --
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_keys import (
     KeyLimits,
     iter_keys,
@@ -260,3 +260,65 @@ def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueue
     assert {state.key for state in iter_keys(rig.store, "q")} >= {"a"}
     assert key_states(rig.store, "q", ["a"])[0].unacked is None
     assert queue_stats(rig.store, ["q"])
+
+
+class TestTakenBeforeTheLimit:
+    """A consumer that has taken before a limit was set does not know of it, and its acks free no permit."""
+
+    @pytest.fixture
+    def held(self, rig: Rig, fair: FairQueues) -> Delivery:
+        publish(rig, "a", *numbered("a", 3))
+        [delivery] = taken(rig.consumer("busy"), "q", limit=1)
+        return delivery
+
+    @pytest.mark.parametrize("how", ["key", "every", "raised", "fair again"])
+    def test_the_next_take_frees_its_permit(
+        self, rig: Rig, fair: FairQueues, held: Delivery, how: str
+    ) -> None:
+        if how == "fair again":
+            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+            fair.switch_off(["q"])
+            fair.switch_on(["q"])
+        elif how == "every":
+            fair.limit(["q"], KeyLimits(concurrency=1))
+        else:
+            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        busy, idle = rig.consumer("busy"), rig.consumer("idle")
+        assert taken(idle, "q") == []
+        if how == "raised":
+            fair.limit_key("q", "a", KeyLimits(concurrency=2))
+            assert ids(taken(idle, "q")) == ["a1"]
+        # A new consumer object of this name knows of no limit.
+        assert rig.ack(busy, "q", held.tag)
+        rig.database.advance(HOUR)
+        assert ids(taken(idle, "q")) == ["a2" if how == "raised" else "a1"]
+
+    def test_an_idle_consumer_comes_for_that(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        idle, other = rig.consumer("idle"), rig.consumer("other")
+        assert 0 < idle.take(Request(("q",), 1)).due["q"] <= 1
+        assert other.take(Request(("q",), 1)).due == {}
+        rig.database.advance(HOUR)
+        assert rig.ack(rig.consumer("busy"), "q", held.tag)
+        assert ids(taken(idle, "q")) == ["a1"]
+        assert idle.take(Request(("q",), 1)).due == {}
+        assert not rig.client.exists(rig.store.keys("q").earlier)
+
+    def test_nobody_comes_while_no_key_waits(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+        fair.limit_key("q", "b", KeyLimits(concurrency=1))
+        idle = rig.consumer("idle")
+        assert len(taken(idle, "q")) == 2
+        assert idle.take(Request(("q",), 1)).due == {}
+
+    def test_many_of_them(self, rig: Rig, fair: FairQueues) -> None:
+        publish(rig, "a", *numbered("a", 120))
+        busy = rig.consumer("busy")
+        held: list[Delivery] = []
+        while len(held) < 119:
+            held += taken(busy, "q", limit=119 - len(held))
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        for delivery in held:
+            rig.ack(busy, "q", delivery.tag)
+        idle = rig.consumer("idle")
+        found = [ids(taken(idle, "q")) for _ in range(3)]
+        assert found == [[], [], ["a119"]]

@@ -163,7 +163,7 @@ def test_a_key_of_another_type_stops_nothing(rig: Rig) -> None:
 @pytest.mark.parametrize("field", ["minute", "hour", "minutes", "hours", "delivered", "flow"])
 @pytest.mark.parametrize("value", ["what is this?", "12 what is this?", "what\nis\nthis?", "-1"])
 def test_a_foreign_value_stops_nothing(rig: Rig, field: str, value: str) -> None:
-    long_ago = {"minute": "1 0 0 0 0 0 0 0", "hour": "1 0 0 0 0 0 0 0"}
+    long_ago = {"minute": "1 0 0 0 0 0 0 0 0", "hour": "1 0 0 0 0 0 0 0 0"}
     me, keys = rig.consumer(), [rig.store.keys(queue).history for queue in ("broken", "q")]
     for queue, key in zip(("broken", "q"), keys, strict=True):
         rig.put(queue, payload("m"))
@@ -230,7 +230,7 @@ def test_of_a_queue_that_was_used_for_a_moment_it_is_kept_for_an_hour(
         assert rig.ack(me, "q", delivery.tag)
     record(rig.store, ["q"])
     if hours:
-        rig.client.hset(rig.store.keys("q").history, "hours", "1 3600 10 10 0 0 0 0 0\n")
+        rig.client.hset(rig.store.keys("q").history, "hours", "1 3600 10 10 0 0 0 0 0 0\n")
     me.membership.leave(["q"])
     rig.database.advance(round(UNUSED_FOR * 1000) + 1000)
     assert finish(forget_unused(rig.new_store())) == 1

@@ -16,7 +16,7 @@ _SIZES = {"list": "LLEN", "hash": "HLEN", "zset": "ZCARD", "set": "SCARD", "stre
 
 #: Of fair queues, what must not be there when all is done, though they are still fair.
 _OF_FAIR_QUEUES = re.compile(
-    r"redisdelay:\{.*\}:(fair|turns:|key:|limited|active|unacked-keys|tats|alarms).*"
+    r"redisdelay:\{.*\}:(fair|turns:|key:|limited|active|unacked-keys|earlier|tats|alarms).*"
 )
 
 

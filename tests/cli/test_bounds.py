@@ -56,6 +56,15 @@ def test_a_partition_has_its_share(site: Site) -> None:
     ] == [10, 3, 2]
 
 
+def test_the_doctor_says_once_that_a_full_queue_has_no_worker(site: Site) -> None:
+    declare(site, "emails", number=10)
+    [found] = [row for row in site.rows("doctor") if row["check"] == "queue emails"]
+    assert found["found"] == (
+        "10 messages wait, and it may have 10: new work is refused now, and no worker takes them"
+    )
+    assert found["advice"].startswith("Start a worker for this queue, or see what fills it")
+
+
 @pytest.mark.parametrize(("number", "when"), [(7, ""), (8, "soon"), (10, "now")])
 def test_the_doctor_warns_before_it_is_full(site: Site, number: int, when: str) -> None:
     declare(site, "emails", number=number)

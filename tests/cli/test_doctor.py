@@ -67,6 +67,16 @@ def test_many_failed_of_late(site: Site) -> None:
     assert f"queue {QUEUE}" not in site.findings("warning")
 
 
+def test_failed_tasks_that_were_dropped(site: Site) -> None:
+    keep_failed(site.store, QUEUE, "1", "{}")
+    assert f"queue {QUEUE}" not in site.findings("warning")
+    history, now_s = site.store.keys(QUEUE).history, site.now_ms() // 1000
+    site.redis.hset(history, "minutes", f"{now_s - 90} 60 0 0 0 0 0 0 9 7")
+    assert site.findings("warning")[f"queue {QUEUE}"] == (
+        "at its bound of 1 failed task; 7 were dropped in the last hour"
+    )
+
+
 def test_it_leaves_nothing_behind(site: Site) -> None:
     site.send()
     before = {key: site.redis.dump(key) for key in site.redis.scan_iter()}

@@ -129,6 +129,16 @@ def test_early_acks_of_the_tasks_of_a_queue(site: Site) -> None:
     site.app.task(name="shop.early")(_work)
     [found] = site.findings("warning").values()
     assert found.endswith("but these tasks are acked before they run: shop.early")
+    # The command that sets the limit says so, too.
+    said = "Workers may hold 2 messages together, but these tasks are acked before they run: shop.early. A"
+    assert site.run("limit", "-Q", QUEUE, "--concurrency", "2").stderr.startswith(said)
+    site.text("fair", "-Q", QUEUE)
+    result = site.run("limit", "-Q", QUEUE, "--per-key", "--concurrency", "1")
+    assert "1 message of each key together, but these tasks are acked" in result.stderr
+    result = site.run("limit", "-Q", QUEUE, "--key", "a", "--concurrency", "1")
+    assert "1 message of the key together, but these tasks are acked" in result.stderr
+    assert "acked" not in site.run("limit", "-Q", QUEUE, "--key", "a", "--rate", "9").stderr
+    assert "acked" not in site.run("limit", "-Q", QUEUE, "--concurrency", "none").stderr
 
 
 def test_a_queue_with_a_warning_is_not_in_order(site: Site) -> None:
@@ -189,3 +199,10 @@ def test_tasks_that_no_worker_takes(site: Site) -> None:
     )
     assert found.endswith(", ...")
     assert "\x1b" not in found
+
+
+def test_what_is_ready_and_scheduled_without_a_worker_is_one_finding(site: Site) -> None:
+    site.send()
+    site.send(countdown=3600)
+    found = [row["found"] for row in site.rows("doctor") if row["check"] == f"queue {QUEUE}"]
+    assert found == ["1 message ready and 1 message scheduled, and no worker"]

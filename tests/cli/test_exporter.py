@@ -84,6 +84,7 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_failures_total": 0,
         "redisdelay_queue_dead_lettered_total": 0,
         "redisdelay_queue_failed_total": 0,
+        "redisdelay_queue_failed_dropped_total": 0,
         "redisdelay_queue_dropped_total": 0,
         "redisdelay_queue_replaced_total": 0,
     }
@@ -143,6 +144,7 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
             "redisdelay_queue_failures_total": 1,
             "redisdelay_queue_dead_lettered_total": 0,
             "redisdelay_queue_failed_total": 0,
+            "redisdelay_queue_failed_dropped_total": 0,
             "redisdelay_queue_dropped_total": 3,
             "redisdelay_queue_replaced_total": 2,
         }

@@ -261,3 +261,23 @@ def test_the_last_ones_may_still_run(site: Site) -> None:
     assert site.run(*words, "--limit", "2").stderr == said
     [row] = site.rows(*words)
     assert (row["waiting"], row["unknown"]) == (0, 1)
+
+
+@pytest.mark.parametrize("more", [("--all",), ("--all", "--rate", "100/s"), ("--error", "KeyError")])
+def test_a_requeue_says_that_nothing_is_kept_of_what_fails_again(site: Site, more: tuple[str, ...]) -> None:
+    fail(site, "f1")
+    words = ("requeue", "--state", "failed", *more)
+    assert "fails again is lost" not in site.run(*words, "--limit", "1", "--yes").stderr
+    fail(site, "f2")
+    site.app.conf.broker_transport_options = {"keep_failed": None}
+    said = "a task that fails again is lost, with its message."
+    assert said not in site.run(*words, "--dry-run").stderr
+    assert site.run(*words, input="n\n").stderr.count(said) == 1
+    assert site.run(*words, "--yes").stderr.count(said) == 1
+    assert said not in site.run("requeue", "--state", "dead", "--all", "--yes").stderr
+    assert said not in site.run("remove", "--state", "failed", "--all", "--yes").stderr
+
+
+def test_how_finished_ones_are_removed(site: Site) -> None:
+    result = site.run("remove", "--state", "finished", "--all")
+    assert (result.exit_code, "delete the key redisdelay:{QUEUE}:finished" in result.stderr) == (2, True)

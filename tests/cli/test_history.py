@@ -43,6 +43,7 @@ def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
         "dropped": 0,
         "replaced": 0,
         "failed": 0,
+        "failed_dropped": 0,
     }
     assert row == {"queue": QUEUE, **counts}
 
@@ -53,8 +54,10 @@ def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
 )
 def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str, ago: timedelta) -> None:
     seconds = int(ago.total_seconds())
-    _write(site, "emails", unit, (5 * ago, seconds, "4 40 0 0 0 0 0"), (2 * ago, seconds, "1 20 2 1 0 0 0"))
-    _write(site, "letters", unit, (5 * ago, seconds, "10 0 3 0 0 0 0"))
+    _write(
+        site, "emails", unit, (5 * ago, seconds, "4 40 0 0 0 0 0 0"), (2 * ago, seconds, "1 20 2 1 0 0 0 0")
+    )
+    _write(site, "letters", unit, (5 * ago, seconds, "10 0 3 0 0 0 0 0"))
     for queue in ("emails", "letters"):
         site.store.remember(queue)
         site.redis.zadd(site.store.keys(queue).schedule, {"id": 2**50})
@@ -78,7 +81,7 @@ def test_the_queues_are_shown_together_and_summed(site: Site, by: str, unit: str
 def test_the_time_of_the_day_is_that_of_the_app(site: Site, zone: str, hours: int) -> None:
     site.app.conf.timezone = zone
     began = timedelta(minutes=40)
-    _write(site, QUEUE, "minutes", (began, 60, "1 2 3 4 0 0 0"))
+    _write(site, QUEUE, "minutes", (began, 60, "1 2 3 4 0 0 0 0"))
     [row] = site.rows("history")
     expected = datetime.fromisoformat(row["start"]) + timedelta(hours=hours)
     header, line, *_ = site.text("history").splitlines()
@@ -95,13 +98,13 @@ def test_a_period_without_anything_is_left_out(site: Site) -> None:
     assert site.rows("history") == []
     result = site.run("history", "--json")
     assert (result.stdout, result.stderr.partition(".")[0]) == ("", "Nothing is recorded of the last hour")
-    _write(site, QUEUE, "minutes", (timedelta(minutes=3), 60, "1 2 3 4 0 0 0"))
+    _write(site, QUEUE, "minutes", (timedelta(minutes=3), 60, "1 2 3 4 0 0 0 0"))
     assert len(site.rows("history")) == 1
     assert len(site.text("history").partition("\n\n")[0].splitlines()) == 2
 
 
 def test_a_period_that_was_longer_says_so(site: Site) -> None:
-    _write(site, QUEUE, "minutes", (timedelta(minutes=40), 1500, "1 2 3 4 0 0 0"))
+    _write(site, QUEUE, "minutes", (timedelta(minutes=40), 1500, "1 2 3 4 0 0 0 0"))
     line = site.text("history").splitlines()[1]
     assert re.match(r"\d\d:\d\d:\d\d +40m\d*s? ago, for 25m +1 +2 +3 +4 ", line)
 
@@ -116,7 +119,7 @@ def test_without_a_history_it_says_so(site: Site) -> None:
 
 def test_what_was_dropped_and_replaced_has_columns_where_there_is_any(site: Site) -> None:
     minute = timedelta(minutes=1)
-    _write(site, "sync", "minutes", (3 * minute, 60, "1 0 0 0 12 0 0"), (2 * minute, 60, "1 0 0 0 3 0 0"))
+    _write(site, "sync", "minutes", (3 * minute, 60, "1 0 0 0 12 0 0 0"), (2 * minute, 60, "1 0 0 0 3 0 0 0"))
     site.store.remember("sync")
     site.redis.zadd(site.store.keys("sync").schedule, {"id": 2**50})
     periods, _, queues = site.text("history").replace("AT (UTC)", "AT").partition("\n\n")

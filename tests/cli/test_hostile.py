@@ -120,7 +120,7 @@ def hostile(site: Site) -> Site:
     """A hostile text in whatever a publisher, or who else may write to Redis, can choose."""
     keys = site.store.keys(QUEUE)
     site.store.remember(QUEUE)
-    site.redis.hset(keys.history, "minutes", f"{site.now_ms() // 1000 - 60} 60 1 1 0 0 0 0 0\n")
+    site.redis.hset(keys.history, "minutes", f"{site.now_ms() // 1000 - 60} 60 1 1 0 0 0 0 0 0\n")
     site.redis.lpush(QUEUE, _message(READY_ID))
     site.redis.zadd(keys.schedule, {ID: site.now_ms() + 3_600_000})
     site.redis.hset(keys.messages, ID, f"0:{_message(ID)}")

@@ -23,7 +23,7 @@ OURS, STOCK = "redisdelay", "redis"
 TENANTS = ("noisy", "noisy", "noisy", "a", "b", "")
 PAUSE = 0.005
 #: Of what is left of a queue that was fair, its limits.
-FAIR_KEYS = ("fair", "turns:*", "[0-9:]*", "limited", "active", "unacked-keys", "tats", "alarms")
+FAIR_KEYS = ("fair", "turns:*", "[0-9:]*", "limited", "active", "unacked-keys", "earlier", "tats", "alarms")
 
 
 class Load:

@@ -224,11 +224,19 @@ def test_it_can_be_stopped(viewer: Viewer, site: Site, monkeypatch: pytest.Monke
 def test_a_day_and_a_week(viewer: Viewer, site: Site) -> None:
     now_s = site.now_ms() // 1000
     site.store.remember(QUEUE)
-    hours = "".join(f"{now_s - ago * 3600} 3600 0 0 0 0 0 0 {count}\n" for ago, count in ((30, 7), (3, 5)))
+    hours = "".join(f"{now_s - ago * 3600} 3600 0 0 0 0 0 0 {count} 0\n" for ago, count in ((30, 7), (3, 5)))
     site.redis.hset(site.store.keys(QUEUE).history, "hours", hours)
     text = viewer.open("/failed").text
     for said in ("0 failed in the last hour", "5 failed in the last day", "12 failed in the last week"):
         assert said in text
+
+
+def test_it_says_that_more_are_kept_than_counted(viewer: Viewer, site: Site) -> None:
+    said, now_s = "The pictures show fewer: they go back a week", site.now_ms() // 1000
+    failed(site, "a")
+    assert said in viewer.open("/failed").text
+    site.redis.hset(site.store.keys(QUEUE).history, "hours", f"{now_s - 7200} 3600 0 0 0 0 0 0 1 0\n")
+    assert said not in viewer.open("/failed", queue=QUEUE).text
 
 
 def test_who_may_only_look_sees_no_buttons(site: Site) -> None:
@@ -236,4 +244,19 @@ def test_who_may_only_look_sees_no_buttons(site: Site) -> None:
     viewer = Viewer(site.app, read_only=True)
     assert viewer.open("/failed").buttons == set()
     assert kinds(viewer) == ["shop.close"]
+    viewer.close()
+
+
+def test_it_says_that_nothing_is_kept_of_what_fails_again(site: Site) -> None:
+    site.app.conf.broker_transport_options = {"keep_failed": None}
+    viewer, said = Viewer(site.app), "a task that fails again is lost, with its message."
+    failed(site, "a")
+    dead(site, "b")
+    viewer.open("/messages", state=FAILED)
+    for button, ids in (("Requeue all", []), ("Requeue slowly", []), ("Requeue", ["a"])):
+        assert said in viewer.press(button, ids).text
+        viewer.open("/messages", state=FAILED)
+    assert said not in viewer.press("Remove all").text
+    viewer.open("/messages", state=DEAD)
+    assert said not in viewer.press("Requeue all").text
     viewer.close()

@@ -206,7 +206,7 @@ class Shop:
         delivered = self._about(busy * mean * self._random.uniform(0.6, 1.4))
         published = self._about(delivered * self._random.uniform(0.9, 1.1))
         failures, tasks = self._about(delivered * failed), self._about(delivered * failed / 4)
-        return f"{start_s} {seconds} {published} {delivered} {failures} 0 0 0 {tasks}\n"
+        return f"{start_s} {seconds} {published} {delivered} {failures} 0 0 0 {tasks} 0\n"
 
     def _about(self, value: float) -> int:
         """A whole number next to it, so that the mean is right."""

@@ -130,20 +130,22 @@ local function remove_failed(keys, name)
 end
 
 -- Removes the oldest ones as long as they are too many, too old or too large together: `most` at most.
--- `limits` has `count`, `age_ms` and `bytes`. Returns how many were removed.
+-- `limits` has `count`, `age_ms` and `bytes`. Returns how many were removed, and how many of these were not
+-- too old.
 local function trim_failed(keys, limits, now_ms, most)
-  local trimmed = 0
+  local trimmed, dropped = 0, 0
   while trimmed < most do
     local oldest, since_ms = unpack(redis.call('ZRANGE', keys.list, 0, 0, 'WITHSCORES'))
+    local is_old = oldest and tonumber(since_ms) < now_ms - limits.age_ms
     local is_within = not oldest
       or redis.call('ZCARD', keys.list) <= limits.count
-        and tonumber(since_ms) >= now_ms - limits.age_ms
+        and not is_old
         and (bytes_of_all(keys) or 0) <= limits.bytes
     if is_within then
       break
     end
     remove_failed(keys, oldest)
-    trimmed = trimmed + 1
+    trimmed, dropped = trimmed + 1, dropped + (is_old and 0 or 1)
   end
-  return trimmed
+  return trimmed, dropped
 end

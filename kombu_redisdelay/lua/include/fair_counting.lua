@@ -34,7 +34,7 @@ local function count_keys_from_now(control, was_counted)
     return
   end
   local base = base_of(control)
-  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active')
+  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active', base .. 'earlier')
   if counts then
     redis.call('HSET', control, 'counting', string.format('%.0f', clock_us()))
   else

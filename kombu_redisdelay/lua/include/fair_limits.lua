@@ -168,10 +168,12 @@ local function write_counts(fair)
   end
 end
 
--- When the first alarm is, microseconds since the epoch; nil if there is none.
+-- When the first alarm is, or a look at what was taken earlier (fair_earlier.lua), microseconds since the
+-- epoch; nil if there is none.
 local function first_alarm_us(fair)
   local first = fair.has_rate and redis.call('ZRANGE', fair.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
-  return first and math.ceil(tonumber(first))
+  local alarm_us, look_us = first and math.ceil(tonumber(first)), look_at_earlier_us(fair)
+  return alarm_us and look_us and math.min(alarm_us, look_us) or alarm_us or look_us
 end
 
 -- Whether no other consumer comes by then.

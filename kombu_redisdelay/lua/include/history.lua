@@ -2,16 +2,19 @@
 --   delivered, failed, dead   since the history began; they only grow
 --   dropped, replaced         publishes that met another message with their key (unique.lua); they only grow
 --   failed_tasks              tasks that have failed for good (failed.lua); it only grows
+--   failed_dropped            failed tasks that were dropped because too many were kept, or too many bytes;
+--                             it only grows
+--   drops_told                that number, and when, as a worker has told of them the last time
 --   other                     messages that have come back to the queue, less those that were removed: what
 --                             changes its length and is neither published nor delivered
 -- record.lua does the rest. Publishing needs no script, so it is derived: a queue has grown by what was
 -- published, less what was delivered, and by the others.
 --   published                 it only grows, too
 --   flow                      length of the queue + delivered - other, as it was at the latest record
---   minute, hour              when it began, and what published, delivered, failed, dead, dropped, replaced
---                             and failed_tasks were then
+--   minute, hour              when it began, and what published, delivered, failed, dead, dropped, replaced,
+--                             failed_tasks and failed_dropped were then
 --   minutes, hours            a line for each in which something has happened: when it began, how many
---                             seconds it had, and by how much the same seven have grown
+--                             seconds it had, and by how much the same eight have grown
 -- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
 
 -- It is kept for this time after the latest record, unless the queue is deleted or expires.

@@ -38,12 +38,19 @@ def check_bound(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
             "To have new work refused, declare it with queue_arguments={'x-overflow': 'reject-publish'}. To "
             "drop the oldest messages, as RabbitMQ does, is not possible here.",
         )
-    elif stats.bound_share is not None and stats.bound_share >= ALMOST_FULL:
+    elif is_almost_full(stats):
         waiting = number_of(stats.ready + stats.scheduled)
+        moment = "now" if (stats.bound_share or 0) >= 1 else "soon"
+        start = "more workers" if stats.consumers else "a worker"
         yield warning(
             check,
-            f"{waiting} wait, and it may have {stats.bound:,}: new work is refused "
-            f"{'now' if stats.bound_share >= 1 else 'soon'}",
-            "Start more workers for this queue, or see what fills it: `celery delayed count --by task "
+            f"{waiting} wait, and it may have {stats.bound:,}: new work is refused {moment}"
+            f"{'' if stats.consumers else ', and no worker takes them'}",
+            f"Start {start} for this queue, or see what fills it: `celery delayed count --by task "
             f"-Q {stats.queue}`.",
         )
+
+
+def is_almost_full(stats: QueueStats) -> bool:
+    """Whether the queue has a bound, and new work is refused, or will soon be."""
+    return stats.bound_share is not None and stats.bound_share >= ALMOST_FULL

@@ -8,7 +8,6 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.keys import expected_type, is_ours
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
@@ -16,7 +15,8 @@ from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.operations.doctor.bounds import check_bound
+from kombu_redisdelay.operations.doctor.bounds import check_bound, is_almost_full
+from kombu_redisdelay.operations.doctor.failed import check_failed
 from kombu_redisdelay.operations.doctor.fairness import check_fairness
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.keys import check_keys
@@ -25,7 +25,7 @@ from kombu_redisdelay.operations.doctor.limits import check_early_acks, check_li
 from kombu_redisdelay.operations.expired import expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
-from kombu_redisdelay.operations.states import DEAD, FAILED
+from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.stranded import options_for
 from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
@@ -43,10 +43,6 @@ DEAD_SHARE = 0.8
 
 #: From this share of the ready messages on, and with so many of these, expired ones are worth a remark.
 EXPIRED_SHARE, LEAST_EXPIRED = 0.1, 10
-
-#: From so many on that have failed within so many seconds, and are still there, it is worth a remark: some
-#: tasks always fail.
-MANY_FAILED, OF_LATE = 10, 3600
 
 #: Tasks of a queue that are named.
 MOST_TASKS = 10
@@ -115,7 +111,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     yield from _late(stats, is_odd)
     yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
-    yield from _failed(store, stats, names)
+    yield from check_failed(store, stats, names)
     yield from _unknown(store, queue, options)
     for name in names:
         if stats.blocked:
@@ -186,20 +182,8 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
             "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
             "older version: see their logs, and start them again.",
         )
-    elif stats.scheduled > stats.blocked and not stats.consumers:
-        yield warning(
-            check,
-            f"{number_of(stats.scheduled - stats.blocked)} scheduled, and no worker",
-            "Start a worker for this queue before they are due, or `celery delayed forward` if an "
-            "autoscaler is to do that.",
-        )
-    if stats.ready and not stats.consumers:
-        misspelt = " The app does not declare it: is its name misspelt?" if is_odd else ""
-        yield warning(
-            check,
-            f"{number_of(stats.ready)} ready, and no worker",
-            f"Start a worker for this queue. One of redis:// is not seen here.{misspelt}",
-        )
+    if not stats.consumers and not is_almost_full(stats):
+        yield from _without_worker(stats, is_odd)
     elif stats.reason == ISOLATED:
         yield warning(
             check,
@@ -210,6 +194,28 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         )
     elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
         yield ok(check, f"{number_of(stats.ready)} ready, for up to {span(waiting)}: all workers are busy")
+
+
+def _without_worker(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
+    check, scheduled = f"queue {stats.queue}", stats.scheduled - stats.blocked
+    if stats.overdue and stats.lateness > UNATTENDED_PATIENCE:
+        # That is told.
+        scheduled = 0
+    if stats.ready:
+        misspelt = " The app does not declare it: is its name misspelt?" if is_odd else ""
+        also = f" and {number_of(scheduled)} scheduled" if scheduled else ""
+        yield warning(
+            check,
+            f"{number_of(stats.ready)} ready{also}, and no worker",
+            f"Start a worker for this queue. One of redis:// is not seen here.{misspelt}",
+        )
+    elif scheduled:
+        yield warning(
+            check,
+            f"{number_of(scheduled)} scheduled, and no worker",
+            "Start a worker for this queue before they are due, or `celery delayed forward` if an "
+            "autoscaler is to do that.",
+        )
 
 
 def _consumers(stats: QueueStats) -> Iterator[Finding]:
@@ -233,21 +239,6 @@ def _dead(stats: QueueStats, limit: int) -> Iterator[Finding]:
         found += f"; the queue keeps {limit}, then the oldest go"
     advice = "See `celery delayed list --state dead`, then requeue or remove them."
     yield warning(f"queue {stats.queue}", found, advice, mended_by=DEAD)
-
-
-def _failed(store: Store, stats: QueueStats, names: Sequence[str]) -> Iterator[Finding]:
-    if stats.failed < MANY_FAILED:
-        return
-    of_late = sum(FailedTasks(store).counts(names, store.now_ms() - OF_LATE * 1000))
-    if of_late < MANY_FAILED:
-        return
-    yield warning(
-        f"queue {stats.queue}",
-        f"{number_of(stats.failed, 'failed task')}, {of_late:,} of them in the last hour",
-        f"See `celery delayed count --state failed --by task --by error -Q {stats.queue}`, mend the cause, "
-        "then requeue or remove them.",
-        mended_by=FAILED,
-    )
 
 
 def _expired(store: Store, stats: QueueStats, names: Sequence[str]) -> Iterator[Finding]:
