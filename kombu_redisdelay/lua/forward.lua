@@ -65,6 +65,7 @@ end
 -- include: number
 -- include: fair_key
 -- include: fair_unacked
+-- include: fair_earlier
 -- include: fair_limits
 -- include: fair_turns
 -- include: fair_end

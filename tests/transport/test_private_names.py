@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from threading import RLock
 
+import celery
 import pytest
 from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
@@ -90,6 +91,12 @@ PRIVATE: dict[str, type] = {
 
 #: Those of named tuples are public, in spite of their names. The last one is ours, set by its name.
 OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
+
+#: New in Celery 5.7, and used only if it is there.
+if celery.VERSION >= (5, 7):
+    PRIVATE["_retry_worker_lost"] = Request
+else:
+    OTHERS.add("_retry_worker_lost")
 
 
 @cache

@@ -187,6 +187,9 @@ class SentinelSite(Assembly):
         before, first = self.primary(), self.sentinels[0]
 
         def is_begun() -> bool:
+            # It may have ended since the last look. To ask again would begin another one, back to *before*.
+            if first.primary_port() != before.announced_port:
+                return True
             # A sentinel that has not heard enough of the replicas refuses, or gives up later. One that is
             # at it refuses, too.
             with suppress(redis.ResponseError), first.client() as client:
