@@ -239,7 +239,9 @@ def field_until_ack(payload: bytes) -> str | None:
     Arguments:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
-    # Each message that is taken goes through this.
+    # Each message that is taken goes through this. Most that have a key hold it only until then.
     begin = payload.find(_BEGIN, 0, _WITHIN)
-    match = None if begin < 0 else _MEMBER.match(payload, begin)
+    if begin < 0 or payload.startswith(b"w", begin + len(_BEGIN)):
+        return None
+    match = _MEMBER.match(payload, begin)
     return None if match is None else match[1].decode()

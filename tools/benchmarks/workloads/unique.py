@@ -23,14 +23,19 @@ from tools.benchmarks.workloads.publish import Pace
 PREFETCH = 16
 
 PLAIN = "plain"
-MODES = ("waiting", "done", "latest")
+WAITING = "waiting"
+MODES = (WAITING, "done", "latest")
 
 _numbers = count()
 
 
 def headers(how: str) -> dict[str, Any]:
-    """Those of a message with a key of 20 bytes that nobody holds; none for :data:`PLAIN`."""
-    return {} if how == PLAIN else {"x-unique": f"{next(_numbers):020}", "x-unique-while": how}
+    """Those of a message with a key of 20 bytes that nobody holds, as :class:`Unique` makes them: without the
+    usual mode; none for :data:`PLAIN`."""
+    if how == PLAIN:
+        return {}
+    key = {"x-unique": f"{next(_numbers):020}"}
+    return key if how == WAITING else {**key, "x-unique-while": how}
 
 
 def measure(site: Site, sizes: Sizes) -> Measured:
