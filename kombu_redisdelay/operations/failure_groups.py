@@ -63,7 +63,7 @@ def _read(access: Access, selection: Selection, state: State) -> Iterator[Failur
     """Those that are found."""
     look = selection.look(state, reading.names(access, selection))
     if selection.is_grouped:
-        look = replace(look, of_failed=selection.may_be_failed)
+        look = replace(look, of_failed=selection.fits_failed)
     matches = selection.matcher(look.span, access.store)
     found: dict[tuple[str, str], list[float]] = {}
     for entry in filter(matches, state.reader.read(access.store, look)):

@@ -38,9 +38,8 @@ class Filter:
             and ``?``.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
         states: the states whose messages may match; empty for all.
-        of_failed: whether a failed task may match, by its task and its error as they are noted; ``None`` if
-            they do not tell.
-        is_told: whether each one that may match by them does match.
+        of_failed: whether a failed task matches, by its task and its error as they are noted: it returns
+            ``None`` where they do not tell. ``None`` if they never do.
     """
 
     name: str
@@ -53,8 +52,7 @@ class Filter:
     is_contained: bool = False
     reads_arguments: bool = False
     states: Sequence[str] = ()
-    of_failed: Callable[[str, str, str], bool] | None = None
-    is_told: bool = False
+    of_failed: Callable[[str, str, str], bool | None] | None = None
 
     def may_match(self, states: Sequence[str]) -> bool:
         """Whether a message in one of *states* may match."""
@@ -78,11 +76,13 @@ def _has_argument(entry: Entry, wanted: str) -> bool:
     return arguments is not None and has_argument(arguments, wanted)
 
 
-def _may_be_noted(task: str, pattern: str) -> bool:
-    """Whether the name of a failed task may fit *pattern*, by what is noted of it: that has no whitespace, is
-    printable, and is cut."""
+def _is_noted(task: str, pattern: str) -> bool | None:
+    """Whether the name of a failed task fits *pattern*, by what is noted of it: that has no whitespace, is
+    printable, and is cut. ``None`` if this does not tell. What fits as it is noted does fit."""
+    if fits(task, pattern):
+        return True
     is_kept = pattern == printable(pattern) and not _MAY_BE_LOST.search(pattern)
-    return not is_kept or len(task) >= LONGEST_NAME or fits(task, pattern)
+    return None if not is_kept or len(task) >= LONGEST_NAME else False
 
 
 FILTERS = (
@@ -92,7 +92,7 @@ FILTERS = (
         "of the task",
         lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
-        of_failed=lambda task, error, value: _may_be_noted(task, value),
+        of_failed=lambda task, error, value: _is_noted(task, value),
     ),
     Filter(
         "args",
@@ -118,7 +118,6 @@ FILTERS = (
         "KeyError",
         states=(FAILED, FINISHED),
         of_failed=lambda task, error, value: fits(error, value),
-        is_told=True,
     ),
     Filter(
         "outcome",

@@ -76,8 +76,8 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
             continue
         matches = selection.matcher(selection.span(state), access.store)
         look = selection.look(state, looked_in)
-        if look.of_failed is not None and selection.is_told:
-            look = replace(look, of_failed=selection.may_be_failed)
+        if look.of_failed is not None and selection.is_grouped:
+            look = replace(look, of_failed=selection.fits_failed)
         for _, entry in _read(access, [(state, look)]):
             if at_most is not None and looked_at >= at_most:
                 return Count(counted, is_exact=False, looked_at=looked_at)

@@ -191,11 +191,13 @@ class Selection:
 
     def _of_failed(self, task: str, error: str) -> bool | None:
         # All that may match is wanted, not only that it matches.
-        return None if self.may_be_failed(task, error) else False
+        return False if self.fits_failed(task, error) is False else None
 
-    def may_be_failed(self, task: str, error: str) -> bool:
-        """Whether a failed task may match the filters, by the task and the error that are noted of it."""
-        return all(each.of_failed(task, error, value) for each, value in self.filters if each.of_failed)
+    def fits_failed(self, task: str, error: str) -> bool | None:
+        """Whether a failed task matches the filters that look at the task and the error that are noted of it;
+        ``None`` if these do not tell."""
+        told = [each.of_failed(task, error, value) for each, value in self.filters if each.of_failed]
+        return False if False in told else None if None in told else True
 
     def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
         """Tells its messages among those that a reader finds.
@@ -229,13 +231,8 @@ class Selection:
         return self.ids is None and not self.filters and not self.has_times and not self.expired
 
     @property
-    def is_told(self) -> bool:
-        """Whether the task and the error that are noted of failed tasks tell which of them match."""
-        return self.ids is None and not self.expired and all(each.is_told for each, _ in self.filters)
-
-    @property
     def is_grouped(self) -> bool:
-        """The same for groups of failed tasks, which have the names of tasks as they are noted."""
+        """Whether the task and the error that are noted of failed tasks tell which of them match."""
         return self.ids is None and not self.expired and all(each.of_failed for each, _ in self.filters)
 
     def is_counted(self, state: State) -> bool:
