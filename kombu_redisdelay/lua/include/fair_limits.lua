@@ -17,6 +17,11 @@ local MOST_ALARMS = 100
 -- Reads them into `fair`, of which only `base` and `needs_ack` are known.
 local function read_fair_limits(fair)
   local control = fair.base .. 'control'
+  fair.keys = {}
+  if redis.call('HLEN', control) == 1 then
+    -- Usually: it has the field `fair` only.
+    return
+  end
   local found = redis.call(
     'HMGET',
     control,
@@ -35,7 +40,6 @@ local function read_fair_limits(fair)
   fair.counts = fair.concurrency or fair.has_own
   fair.has_rate = fair.interval_us or fair.has_own
   fair.is_limited = fair.counts or fair.has_rate
-  fair.keys = {}
 end
 
 local function limits_of_key(fair, text)

@@ -3,7 +3,7 @@
 -- Reads what will be written to, so that a key of a wrong type raises an error before anything is done.
 local function open_fair(queue, steps, now_us, seed)
   local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }
-  fair.holders, fair.keys, fair.seed = {}, {}, seed % 1000003
+  fair.holders, fair.seed = {}, seed % 1000003
   open_lanes(fair, steps)
   local may_come = queue.first_due_ms or #fair.strays > 0
   for index, lane in ipairs(fair.lanes) do

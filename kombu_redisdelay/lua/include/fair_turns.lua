@@ -144,7 +144,9 @@ local function read_lane(fair, lane, wanted)
   if lane.entries[2] and tonumber(lane.entries[2]) < 0 then
     read_newcomers(fair, lane, count)
   end
-  read_keys(fair, keys_in(lane.entries))
+  if fair.is_limited then
+    read_keys(fair, keys_in(lane.entries))
+  end
 end
 
 -- The first key that is no newcomer, and its turn; nil if there is none.
@@ -302,6 +304,9 @@ local function rebase(fair, lane)
   write_turns(fair, lane)
 end
 
+-- Nothing is written to it.
+local NOTHING = {}
+
 local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }
 
 local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0, is_last_next = 0 }
@@ -325,9 +330,9 @@ local function open_lane(fair, step, fields)
     is_rebasing = found.is_rebasing,
     arrivals = found.arrivals,
     is_last_next = found.is_last_next,
-    entries = {},
+    entries = NOTHING,
     at = 1,
-    again = {},
+    again = NOTHING,
     first = 1,
     turns = {},
     gone = {},

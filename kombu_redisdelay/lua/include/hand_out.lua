@@ -20,11 +20,11 @@ end
 
 -- `start` is where the payload begins in `stored`.
 local function hand_out(batch, queue, stored, start)
-  local fields = queue.taken
+  local fields, tag = queue.taken, nth_tag(batch, batch.count)
   if queue.fair then
-    batch.fair.count(queue.fair, batch.consumer, nth_tag(batch, batch.count))
+    batch.fair.count(queue.fair, batch.consumer, tag)
   end
-  fields[#fields + 1] = nth_tag(batch, batch.count)
+  fields[#fields + 1] = tag
   fields[#fields + 1] = stored
   count_against(queue)
   batch.count, batch.bytes = batch.count + 1, batch.bytes + #stored

@@ -34,6 +34,9 @@ WEIGHTS = (1, 2, 5, 10)
 
 _PUSHED_TOGETHER = 500
 
+#: In each of so many turns, those with many keys have theirs, too.
+_TURNS_OF_LARGE = 4
+
 
 def message(queue: str, number: int, key: str | None, weight: int = 1) -> str:
     """One of 1.2 KB, as Celery and our publishers write it."""
@@ -62,6 +65,7 @@ class Bench:
 
     def empty(self, *, is_fair: bool) -> None:
         self.redis.flushdb()
+        self.redis.slowlog_reset()
         if is_fair:
             self.fair.switch_on([self.site.queue])
 
@@ -87,60 +91,79 @@ class Bench:
         drain.channel.close()
         return seconds, cpu_seconds(self.redis) - cpu
 
+    def longest_ms(self) -> float:
+        """Of all scripts since the queue was emptied; 1 if none took longer."""
+        entries = self.redis.slowlog_get(-1)
+        durations = [entry["duration"] / 1000 for entry in entries if entry["command"].startswith(b"EVAL")]
+        return max(durations, default=1.0)
+
 
 def measure(site: Site, sizes: Sizes) -> Measured:
-    figures: dict[str, float] = {}
     with site.connect() as connection, site.redis() as redis:
         redis.config_set("slowlog-log-slower-than", 1000)
         redis.config_set("slowlog-max-len", 10_000)
-        redis.slowlog_reset()
         bench = Bench(site, connection, redis)
-        figures |= _consume(bench, sizes)
-        figures |= _limited(bench, sizes)
-        figures["longest script"] = _longest_ms(redis)
+        figures = _in_turns(bench, sizes)
         figures |= _memory(bench, sizes)
         figures["error of shares"] = _error_of_shares(bench, sizes)
         bench.empty(is_fair=False)
     return Measured(figures)
 
 
-def _consume(bench: Bench, sizes: Sizes) -> dict[str, float]:
-    """The cases in turns, and the median of each figure: some slow seconds of the machine must not decide."""
+def _in_turns(bench: Bench, sizes: Sizes) -> dict[str, float]:
+    """The cases in turns, and the median of each figure: some slow seconds of the machine must not decide.
+    While the machine takes the CPU away, a single pop takes as long as the longest script. What a script
+    needs, it needs in each turn."""
     found: defaultdict[str, list[float]] = defaultdict(list)
-    queue, keys_of = bench.site.queue, {**KEYS, MANY: sizes["keys"]}
-    for _, prefetch, (name, how_many) in product(range(sizes["turns"]), PREFETCHES, keys_of.items()):
-        ready = max(2 * sizes["messages"], how_many)
-        bench.empty(is_fair=how_many > 0)
-        keys = cycle([f"tenant-{number}" for number in range(how_many)] or [None])
-        bench.fill(message(queue, number, key) for number, key in zip(range(ready), keys, strict=False))
-        if how_many:
-            before = cpu_seconds(bench.redis)
-            bench.sort_in()
-            found[f"sort in, {name}"].append((cpu_seconds(bench.redis) - before) / ready * 1e6)
-        # Not all: there are as many keys at the end as at the beginning.
-        seconds, cpu = bench.drain(sizes["messages"], prefetch)
-        found[f"consume, prefetch {prefetch}, {name}"].append(sizes["messages"] / seconds)
-        found[f"CPU, prefetch {prefetch}, {name}"].append(cpu / sizes["messages"] * 1e6)
-    return {name: median(figures) for name, figures in found.items()}
+    longest: defaultdict[str, list[float]] = defaultdict(list)
+    for turn in range(sizes["turns"]):
+        # To fill these queues takes long.
+        has_large = turn % _TURNS_OF_LARGE == 0
+        keys_of = KEYS | ({MANY: sizes["keys"]} if has_large else {})
+        measured = {
+            f"prefetch {prefetch}, {name}": _consume(bench, prefetch, name, how_many, sizes["messages"])
+            for prefetch, (name, how_many) in product(PREFETCHES, keys_of.items())
+        }
+        if has_large:
+            measured["one at a time"] = _limited(bench, sizes["limited keys"])
+        for case, (figures, longest_ms) in measured.items():
+            longest[case].append(longest_ms)
+            for name, figure in figures.items():
+                found[name].append(figure)
+    figures = {name: median(some) for name, some in found.items()}
+    return figures | {"longest script": max(median(some) for some in longest.values())}
 
 
-def _limited(bench: Bench, sizes: Sizes) -> dict[str, float]:
-    """Many keys, three messages each, one at a time."""
-    keys, queue = sizes["limited keys"], bench.site.queue
+def _consume(
+    bench: Bench, prefetch: int, name: str, how_many: int, count: int
+) -> tuple[dict[str, float], float]:
+    """Figures of *count* messages with so many keys, and how long the longest script took."""
+    figures: dict[str, float] = {}
+    queue, ready = bench.site.queue, max(2 * count, how_many)
+    bench.empty(is_fair=how_many > 0)
+    keys = cycle([f"tenant-{number}" for number in range(how_many)] or [None])
+    bench.fill(message(queue, number, key) for number, key in zip(range(ready), keys, strict=False))
+    if how_many:
+        before = cpu_seconds(bench.redis)
+        bench.sort_in()
+        figures[f"sort in, {name}"] = (cpu_seconds(bench.redis) - before) / ready * 1e6
+    # Not all: there are as many keys at the end as at the beginning.
+    seconds, cpu = bench.drain(count, prefetch)
+    figures[f"consume, prefetch {prefetch}, {name}"] = count / seconds
+    figures[f"CPU, prefetch {prefetch}, {name}"] = cpu / count * 1e6
+    return figures, bench.longest_ms()
+
+
+def _limited(bench: Bench, keys: int) -> tuple[dict[str, float], float]:
+    """The same of many keys, three messages each, one at a time."""
+    queue = bench.site.queue
     bench.empty(is_fair=True)
     bench.fair.limit([queue], KeyLimits(concurrency=1))
     bench.fill(message(queue, number, f"tenant-{number // 3}") for number in range(3 * keys))
     bench.sort_in()
     seconds, cpu = bench.drain(3 * keys, 16)
-    return {"consume, one at a time": 3 * keys / seconds, "CPU, one at a time": cpu / keys / 3 * 1e6}
-
-
-def _longest_ms(redis: Any) -> float:
-    """Of all scripts since the log was emptied, ms; 1 if none took longer. The benchmark itself empties the
-    database, which takes longer than any of them."""
-    entries = redis.slowlog_get(-1)
-    durations = [entry["duration"] / 1000 for entry in entries if entry["command"].startswith(b"EVAL")]
-    return max(durations, default=1.0)
+    figures = {"consume, one at a time": 3 * keys / seconds, "CPU, one at a time": cpu / keys / 3 * 1e6}
+    return figures, bench.longest_ms()
 
 
 def _memory(bench: Bench, sizes: Sizes) -> dict[str, float]:
@@ -202,7 +225,7 @@ WORKLOAD = Workload(
     },
     measure=measure,
     sizes={
-        "turns": 5,
+        "turns": 12,
         "messages": 5_000,
         "keys": 100_000,
         "limited keys": 10_000,
