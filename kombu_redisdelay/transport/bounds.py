@@ -124,8 +124,15 @@ class Lengths:
             QueueFull: a queue has no room for them. None is counted.
         """
         known = self._refreshed(counts, read)
-        for name, count in counts.items():
-            estimate = known[name].estimate
+        full = [name for name, count in counts.items() if known[name].estimate + count > bounds[name]]
+        guessed = [name for name in full if known[name].sent]
+        if guessed:
+            # Workers may have taken what this process has sent. A refusal costs more than to look again.
+            for name in guessed:
+                known[name].until = 0.0
+            known |= self._refreshed(guessed, read)
+        for name in full:
+            estimate, count = known[name].estimate, counts[name]
             if estimate + count > bounds[name]:
                 raise QueueFull(name, bounds[name], estimate, count)
         for name, count in counts.items():

@@ -344,7 +344,7 @@ class TestReading:
 
     def test_what_others_publish_is_foreseen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The queue grows by ten messages for each of ours: there is room for one of ten."""
-        now, lengths = 0.0, iter((0, 100, 200))
+        now, lengths = 0.0, iter((0, 100, 200, 280))
         monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
         monkeypatch.setattr(bounds, "monotonic", lambda: now)
         known = bounds.Lengths()
@@ -358,8 +358,30 @@ class TestReading:
             if now < 0.2:
                 publish()
                 publish()
+        # The eight of the last tenth of a second count as 80, so the length is read again.
         with pytest.raises(QueueFull, match="it has 280"):
             publish()
+        assert not list(lengths)
+
+    def test_what_workers_have_taken_meanwhile_makes_room(self, site: Site, read_once: None) -> None:
+        channel = site.channel()
+        bounded(channel)
+        for _ in range(3):
+            fill(channel)
+            site.client_of().delete(site.keys().ready)
+        fill(channel)
+        with pytest.raises(QueueFull):
+            publish(channel, "too much")
+
+    def test_a_full_queue_is_not_read_for_each_message(self, site: Site, read_once: None) -> None:
+        channel = site.channel()
+        bounded(channel)
+        fill(channel)
+        with pytest.raises(QueueFull):
+            publish(channel, "too much")
+        site.client_of().delete(site.keys().ready)
+        with pytest.raises(QueueFull):
+            publish(channel, "until it is read again")
 
     def test_a_lone_message_is_not_refused_for_what_others_may_do(
         self, monkeypatch: pytest.MonkeyPatch
@@ -375,7 +397,7 @@ class TestReading:
     def test_what_another_thread_sends_meanwhile_counts(
         self, monkeypatch: pytest.MonkeyPatch, is_known: bool
     ) -> None:
-        now = 0.0
+        now, length = 0.0, 0
         monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
         monkeypatch.setattr(bounds, "monotonic", lambda: now)
         known = bounds.Lengths()
@@ -387,7 +409,7 @@ class TestReading:
         def read(queues: Sequence[str]) -> list[int]:
             if others:
                 others.pop()()
-            return [0]
+            return [length]
 
         if is_known:
             admit()
@@ -395,6 +417,8 @@ class TestReading:
         others.append(admit)
         admit()
         admit()
+        # The three that were counted are looked for before one is refused.
+        length = 3
         with pytest.raises(QueueFull, match="it has 3"):
             admit()
 
