@@ -178,7 +178,8 @@ def _looked_at(
     )
     most = max(LEAST_MESSAGES, round(MESSAGES * of_sample))
     most_bytes = max(LEAST_BYTES, round(BYTES * of_sample))
-    look = _Look(part.state, now_ms, max(LEAST_COMPRESSED, round(COMPRESSED * of_sample)))
+    to_compress = max(LEAST_COMPRESSED, round(COMPRESSED * of_sample))
+    look = _Look(part.state, now_ms, to_compress)
     looked: list[Looked] = []
     more: list[Looked] = []
     others = 0
@@ -188,10 +189,17 @@ def _looked_at(
         if lacks_large(looked, whole):
             limit = large_from(looked)
             again = AGAIN_IN_LISTS if is_list else AGAIN_IN_HASHES
-            for found in sample(store, part.sources, again * most, most_bytes, mean):
-                others += 1
-                if look.size(found) > limit:
-                    more.append(look(found))
+            if part.messages <= again * most and (part.bytes or 0) <= most_bytes:
+                # All can be read: then nothing is an estimate.
+                look = _Look(part.state, now_ms, to_compress)
+                looked = [
+                    look(found) for found in sample(store, part.sources, again * most, most_bytes, mean)
+                ]
+            else:
+                for found in sample(store, part.sources, again * most, most_bytes, mean):
+                    others += 1
+                    if look.size(found) > limit:
+                        more.append(look(found))
     except ResponseError as exc:
         left.append(f"{part.state} messages of {part.name}: {exc}")
     return shares(looked, whole, more, others), len(looked)
