@@ -248,6 +248,19 @@ class TestOperators:
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 2
         assert ids(taken(rig.consumer(), "q")) == ["a0", "a2"]
 
+    @pytest.mark.many_messages
+    def test_removes_what_many_keys_have_in_few_round_trips(self, rig: Rig, fair: FairQueues) -> None:
+        for number in range(150):
+            publish(rig, f"k{number}", f"m{number}")
+        while rig.client.llen(rig.store.keys("q").ready):
+            taken(rig.consumer(), "q", limit=0)
+        lists = ReadyLists(rig.store)
+        found = list(lists.iter("q"))
+        before = rig.client.info("stats")["total_reads_processed"]
+        assert list(lists.remove_all("q", found)) == found
+        assert rig.client.info("stats")["total_reads_processed"] - before < 100
+        assert list(lists.iter("q")) == []
+
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
         lists = self.sort_in(rig)
         due_ms = rig.database.now_ms() + HOUR
