@@ -35,6 +35,7 @@ from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, q
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.words import number_of
 
 #: Messages that are read of all queues together, and of one state at least; bytes of them, at most; and
 #: bytes that are compressed to learn what zlib would save.
@@ -84,10 +85,11 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     for part in found:
         row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, left))
         rows.append(row)
-    small = [row.part for row in rows if row.part.messages and not row.was_read]
+    small = [row.part for row in rows if row.part.messages and id(row.part) not in share_of]
     if small:
         count = sum(part.messages for part in small)
-        left.append(f"the messages of {len(small)} small states of queues: {count:,} in all")
+        states = number_of(len(small), "small state")
+        left.append(f"the messages of {states} of queues: {count:,} in all")
     for name in names:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)

@@ -211,7 +211,7 @@ def test_small_states_are_not_read(
     site.redis.lpush("celery", *[message] * 10)
     found = messages.memory()
     assert {(each.queue, each.kind) for each in found.tasks} == {("celery", "task"), ("small", "unseen")}
-    assert "the messages of 1 small states of queues: 1 in all" in found.not_looked_at
+    assert "the messages of 1 small state of queues: 1 in all" in found.not_looked_at
 
 
 def test_a_fair_queue(site: Site, app: Celery, messages: Messages) -> None:

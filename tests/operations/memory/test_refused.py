@@ -44,6 +44,7 @@ class TestForbidden:
         found = limited.memory()
         assert any("hrandfield" in what.lower() for what in found.not_looked_at)
         assert any("rest of the database" in what for what in found.not_looked_at)
+        assert not any("small state" in what for what in found.not_looked_at)
         assert [each.kind for each in found.tasks] == ["unseen"]
 
 
