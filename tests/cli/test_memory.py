@@ -133,6 +133,18 @@ def test_the_exporter_tells_bytes_and_keeps_them(site: Site, monkeypatch: pytest
     assert scrape(registry)[name, QUEUE] == first[name, QUEUE]
 
 
+def test_the_exporter_tells_no_bytes_of_what_cannot_be_read(site: Site) -> None:
+    site.send(queue="other")
+    site.send()
+    site.redis.set(site.store.keys(QUEUE).failed_messages, "of another program")
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(site.store, lambda: ["other", QUEUE]))
+    found = scrape(registry)
+    name = 'redisdelay_queue_bytes{state="ready"}'
+    assert (name, "other") in found
+    assert (name, QUEUE) not in found
+
+
 def what_the_doctor_finds(site: Site) -> dict[str, Any] | None:
     """With a server that is more than half full."""
     used = int(site.redis.info("memory")["used_memory"])

@@ -13,6 +13,7 @@ from kombu_redisdelay.operations.memory_words import remarks
 from tests.operations.kit import send
 from tests.operations.memory.kit import NEARLY, of_state
 from tests.permissions import allow, documented_rules
+from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
 
@@ -77,3 +78,13 @@ def test_no_queue_may_be_read(server: RedisServer, app: Celery) -> None:
     limited.close()
     assert {each.queue for each in found.unread} == {"celery", "secret"}
     assert found.servers
+
+
+def test_without_a_history_that_can_be_read_nobody_knows_when_it_is_full(
+    site: Site, app: Celery, messages: Messages
+) -> None:
+    send(app, "a")
+    site.redis.set(site.keys("celery").history, "of another program")
+    found = messages.memory()
+    assert [each.queue for each in found.tasks] == ["celery"]
+    assert found.servers[0].bytes_per_hour is None
