@@ -161,7 +161,7 @@ class Lengths:
             raise
         for name, length in zip(old, lengths, strict=True):
             last, current = before[name], self._known.get(name)
-            if last is None and current is not None:
+            if current is not None and current is not last:
                 # Another thread was faster, and counts since then.
                 found[name] = current
                 continue

@@ -422,6 +422,32 @@ class TestReading:
         with pytest.raises(QueueFull, match="it has 3"):
             admit()
 
+    def test_what_another_thread_sends_while_both_look_again_counts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bounds, "FRESH_FOR", 1000.0)
+        known, length = bounds.Lengths(), 0
+        others: list[Callable[[], None]] = []
+
+        def admit() -> None:
+            known.admit({"q": 1}, {"q": 3}, read)
+
+        def read(queues: Sequence[str]) -> list[int]:
+            if others:
+                others.pop()()
+            return [length]
+
+        for _ in range(3):
+            admit()
+        # Workers have taken them all, and there is room for three more: for this one, that of the other
+        # thread, and one more.
+        others.append(admit)
+        admit()
+        admit()
+        length = 3
+        with pytest.raises(QueueFull, match="it has 3"):
+            admit()
+
     def test_lengths_that_cannot_be_read_are_an_error(self, site: Site) -> None:
         channel = site.channel()
         bounded(channel)
