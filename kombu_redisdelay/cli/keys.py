@@ -115,7 +115,9 @@ def _heading(column: KeyColumn) -> Column:
     if column.kind == key_columns.KEY:
         # Enough for all of a UUID.
         return flexible(label, least=36)
-    if column.kind in (key_columns.LIMITS, key_columns.REASON):
+    if column.kind == key_columns.LIMITS:
+        return Column(label, usual="", wraps=True)
+    if column.kind == key_columns.REASON:
         return Column(label, usual="")
     return right(label)
 
