@@ -75,12 +75,15 @@ def remarks(found: MemoryUse) -> Iterator[str]:
         part = f", {of_redis(each.bytes, found)} of what Redis uses" if found.used else ""
         keys = number_of(each.keys, "key")
         yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
-        for key in each.largest:
-            yield f"The largest of them: {key_in_words(key)}."
+        for number, key in enumerate(each.largest):
+            yield f"{'Another large one' if number else 'The largest of them'}: {key_in_words(key)}."
     rest = unknown_bytes(found)
     if rest:
         part = of_redis(rest, found)
-        yield f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at."
+        yield (
+            f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at. "
+            "`redis-cli --memkeys` names large ones."
+        )
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
     if found.unread:

@@ -67,6 +67,16 @@ def test_one_queue(site: Site) -> None:
     )
 
 
+def test_the_largest_keys_of_others(site: Site) -> None:
+    site.send()
+    for name, size in ("small", 1000), ("large", 900_000), ("larger", 1_000_000):
+        site.redis.set(name, "x" * size)
+    said = site.text("memory")
+    assert said.count("The largest of them: 'larger', a string") == 1
+    assert said.count("Another large one: 'large', a string") == 1
+    assert "'small'" not in said
+
+
 def test_nothing(site: Site) -> None:
     assert "No messages found." in site.run("memory").stderr
     assert rows_of(site, "task") == []
@@ -192,3 +202,6 @@ def test_a_queue_that_may_not_be_read(site: Site, server: RedisServer) -> None:
     assert [row["queue"] for row in rows_of(site, "not read")] == ["secret"]
     site.app.amqp.queues.add(Queue("secret"))
     assert site.run("memory").exit_code == 1
+    asked = site.run("memory", "-Q", "secret")
+    assert asked.exit_code == 1
+    assert "Could not be read: queue 'secret' (" in asked.stdout

@@ -65,7 +65,7 @@ class TestAQueueWithABound:
         bounded(channel)
         fill(channel)
         with pytest.raises(
-            QueueFull, match=r"'q' is full: it has 3, and may have 3; publish it later, "
+            QueueFull, match=r"'q' is full: it has 3 messages, and may have 3; publish it later, "
         ) as caught:
             publish(channel, "one more", **options)
         full = caught.value
