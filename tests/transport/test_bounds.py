@@ -437,4 +437,4 @@ def test_the_error_can_be_pickled() -> None:
     error = QueueFull("q", 3, 4, 2)
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.queue, copy.bound, copy.length, copy.messages, str(copy)) == ("q", 3, 4, 2, str(error))
-    assert "has no room for 2 messages: it has 4, and may have 3" in str(error)
+    assert "has no room for 2 messages: it has 4 messages, and may have 3" in str(error)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.access import declared_bound, has_length, overflow_of
+from kombu_redisdelay.operations.access import declared_bound, has_length, is_to_refuse, overflow_of
 from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
 from kombu_redisdelay.operations.stats import QueueStats
-from kombu_redisdelay.transport.bounds import REJECT
 from kombu_redisdelay.words import number_of
 
 #: From this share of the bound on, new work will soon be refused.
@@ -41,11 +40,11 @@ def check_bound(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
             "To have new work refused, declare it with queue_arguments={'x-overflow': 'reject-publish'}. To "
             "drop the oldest messages, as RabbitMQ does, is not possible here.",
         )
-    elif bound is None and overflow == REJECT:
+    elif bound is None and is_to_refuse(declared):
         yield warning(
             check,
             "its x-overflow has no effect, because it has no max_length: any number of messages may wait",
-            "To have new work refused, declare it with max_length, too. A bound in bytes is not possible here.",
+            "To have new work refused, declare it with max_length, too. A bound in bytes is not possible.",
         )
     elif is_almost_full(stats):
         waiting = number_of(stats.ready + stats.scheduled)
