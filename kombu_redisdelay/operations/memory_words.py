@@ -25,6 +25,9 @@ LEAST_UNKNOWN = 0.1
 #: From so many bytes on, the largest message is named.
 LARGE_MESSAGE = 100 * 1024
 
+#: A server that is full in less than so many seconds may be full already.
+AT_ONCE = 60.0
+
 NONE_EXPIRED = "0 %"
 
 #: A server that is full later than in so many seconds is not about to be full.
@@ -154,8 +157,13 @@ def _growth_of(server: ServerFill) -> Iterator[str]:
         yield f"its queues grow by {'at least ' if server.unknown else ''}{rate}, {over}"
     elif server.unknown:
         yield (
-            f"at this rate, at least {rate}, {over}, it is full in {span(server.full_in)} at the latest: not "
+            f"at this rate, at least {rate}, {over}, it is {_full(server.full_in)} at the latest: not "
             f"counted are {without}"
         )
     else:
-        yield f"at this rate, {rate}, {over}, it is full in {span(server.full_in)}"
+        yield f"at this rate, {rate}, {over}, it is {_full(server.full_in)}"
+
+
+def _full(seconds: float) -> str:
+    # What Redis uses goes up and down a little. So a server that refuses may just be below its limit.
+    return f"full in {span(seconds)}" if seconds >= AT_ONCE else "full now, or within a minute"
