@@ -43,7 +43,11 @@ class TestForbidden:
         found = limited.memory()
         assert any("hrandfield" in what.lower() for what in found.not_looked_at)
         assert any("rest of the database" in what for what in found.not_looked_at)
-        assert [each.kind for each in found.tasks] == ["unseen"]
+        [unseen] = found.tasks
+        assert (unseen.kind, unseen.messages) == ("unseen", 50)
+        # Nobody could look at them, but they are not nothing.
+        assert unseen.bytes > 50 * 300
+        assert not any("small states" in what for what in found.not_looked_at)
 
 
 def test_queues_that_may_not_be_read_are_named(server: RedisServer, app: Celery) -> None:
