@@ -204,8 +204,9 @@ def test_a_queue_that_may_not_be_read(site: Site, server: RedisServer) -> None:
     found_by_doctor = what_the_doctor_finds(site, status=0)
     assert found_by_doctor is not None
     assert found_by_doctor["found"].endswith("; 1 queue could not be read")
-    site.app.amqp.queues.add(Queue("secret"))
+    for _ in range(2):
+        asked = site.run("memory", "-Q", "secret")
+        assert asked.exit_code == 1
+        assert "Could not be read: queue 'secret' (" in asked.stdout
+        site.app.amqp.queues.add(Queue("secret"))
     assert site.run("memory").exit_code == 1
-    asked = site.run("memory", "-Q", "secret")
-    assert asked.exit_code == 1
-    assert "Could not be read: queue 'secret' (" in asked.stdout
