@@ -19,6 +19,7 @@ from tests.broker.database import FakeDatabase
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
 from tests.broker.rig import Rig, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
+from tools.harness.process import wait_until
 
 HOUR = 3_600_000
 
@@ -271,6 +272,38 @@ class TestLimits:
         assert rig.ack(me, "q", delivery.tag)
         assert not rig.client.exists(rig.store.keys("q").unacked_keys)
         assert ids(taken(me, "q")) == ["a1"]
+
+
+@pytest.mark.one_server
+class TestManyWereAtALimit:
+    """While Redis saves, it does not make a hash smaller that has lost most of its fields. Then a scan of
+    many places may find few of them, or none."""
+
+    @pytest.fixture(autouse=True)
+    def few(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        for number in range(20):
+            publish(rig, f"k{number}", *numbered(f"{number}-", 2))
+        limited = rig.store.keys("q").limited
+        assert len(take_all(rig.consumer())) == 20
+        if not isinstance(rig.database, FakeDatabase):
+            rig.client.config_set("rdb-key-save-delay", 1_000_000)
+            rig.client.hset(limited, mapping={f"gone{number}": "" for number in range(8000)})
+            # That of another test ends when its keys are gone.
+            wait_until(lambda: not rig.client.info("persistence")["rdb_bgsave_in_progress"], 30, "it saves")
+            rig.client.bgsave()
+            rig.client.config_set("rdb-key-save-delay", 0)
+            rig.client.hdel(limited, *(f"gone{number}" for number in range(8000)))
+        assert rig.client.hlen(limited) == 20
+
+    def test_all_are_purged(self, rig: Rig) -> None:
+        assert rig.store.purge("q") == 20
+        assert not rig.client.exists(rig.store.keys("q").limited)
+
+    def test_all_are_moved_back(self, rig: Rig, fair: FairQueues) -> None:
+        fair.switch_off(["q"])
+        assert len(take_all(rig.consumer("other"))) == 20
+        assert fair.states(["q"]) == [PLAIN]
 
 
 def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
