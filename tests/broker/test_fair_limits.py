@@ -383,6 +383,15 @@ class TestTakenBeforeTheLimit:
         assert idle.take(Request(("q",), 1)).due == {}
         assert not rig.client.exists(rig.store.keys("q").earlier)
 
+    def test_a_clock_that_was_set_back(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        idle, earlier = rig.consumer("idle"), rig.store.keys("q").earlier
+        assert taken(idle, "q") == []
+        [holder] = rig.client.zrange(earlier, 0, -1)
+        rig.client.zadd(earlier, {holder: rig.database.now_us() + HOUR * 1000})
+        assert rig.ack(rig.consumer("busy"), "q", held.tag)
+        assert ids(taken(idle, "q")) == ["a1"]
+
     def test_nobody_comes_while_no_key_waits(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
         fair.limit_key("q", "b", KeyLimits(concurrency=1))
         idle = rig.consumer("idle")
