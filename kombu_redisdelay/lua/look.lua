@@ -43,16 +43,25 @@ local function first_fair_step(queue, lists)
   end
 end
 
--- Microseconds until the first of its keys may go on by its rate; -1 if there is none, or if another consumer
--- comes for it (include/fair_limits.lua).
+-- When the first of its keys may go on by its rate, or a take is to look at what was taken before its limit was
+-- set (include/fair_earlier.lua), microseconds since the epoch; nil if neither is needed.
+local function alarm_us(base)
+  local alarm = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
+  local look = redis.call('EXISTS', base .. 'limited') == 1
+    and tonumber(redis.call('ZRANGE', base .. 'earlier', 0, 0, 'WITHSCORES')[2])
+  return alarm and look and math.min(alarm, look) or alarm or look or nil
+end
+
+-- Microseconds until then; -1 if it is not needed, or if another consumer comes for it
+-- (include/fair_limits.lua).
 local function until_alarm_us(base)
-  local alarm_us = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
+  local at_us = alarm_us(base)
   local watcher, watched_us = unpack(redis.call('HMGET', base .. 'control', 'key_watcher', 'key_watched_us'))
   watched_us = watcher and watcher ~= consumer and tonumber(watched_us) or 0
-  if alarm_us and watched_us > now_us and watched_us <= alarm_us then
+  if at_us and watched_us > now_us and watched_us <= at_us then
     return -1
   end
-  return until_us(alarm_us and alarm_us / 1000, now_us)
+  return until_us(at_us and at_us / 1000, now_us)
 end
 
 local ready, due = {}, {}

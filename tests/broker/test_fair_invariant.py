@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -125,6 +126,14 @@ class FairMachine(RuleBasedStateMachine):
     def new_consumer(self) -> Consumer:
         return self.rig.consumer(f"c{next(self.names)}")
 
+    @initialize(is_fair=st.booleans(), concurrency=concurrencies)
+    def begin(self, is_fair: bool, concurrency: int | None) -> None:
+        """Most ways on which something is lost begin with a limit. Rules that set one come by chance, and
+        late."""
+        if is_fair:
+            self.switch_on()
+        self.limit(concurrency, None, 1)
+
     # -- what producers do --
 
     @rule(key=keys, step=steps, how_many=st.integers(1, 3), weight=st.sampled_from((1, 2.5, 0.1)))
@@ -210,24 +219,30 @@ class FairMachine(RuleBasedStateMachine):
             is_full = allowed.concurrency and int(active.get(key.encode(), 0)) >= allowed.concurrency
             assert own.is_paused or is_slow or is_full, f"{key!r} waits for nothing"
 
-    @precondition(lambda self: self.runs)
-    @rule(which=choices)
-    def ack(self, which: int) -> None:
+    def some_run(self, key: str) -> bool:
+        """Whether any message is unacked. Rules that come one after the other by chance seldom get so
+        far: if there is none, one of *key* is published and taken."""
+        if not self.runs:
+            self.publish(key, 0, 1, 1)
+            self.take(0, 1, True)
+        return bool(self.runs)
+
+    @rule(which=choices, key=keys)
+    def ack(self, which: int, key: str) -> None:
+        if self.some_run(key):
+            self.ack_one(which)
+
+    def ack_one(self, which: int) -> None:
         run = self.runs.pop(which % len(self.runs))
         assert self.rig.ack(run.consumer, "q", run.delivery.tag)
         self.there.remove(run.id)
 
     @rule(which=choices, key=keys)
     def task_fails(self, which: int, key: str) -> None:
-        if not self.runs:
-            # Rules that come one after the other by chance seldom get so far.
-            self.publish(key, 0, 1, 1)
-            self.take(0, 1, True)
-        if not self.runs:
-            return
-        run = self.runs.pop(which % len(self.runs))
-        self.database.tick()
-        assert self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
+        if self.some_run(key):
+            run = self.runs.pop(which % len(self.runs))
+            self.database.tick()
+            assert self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id))
 
     @precondition(lambda self: self.early)
     @rule(which=choices)
@@ -238,9 +253,14 @@ class FairMachine(RuleBasedStateMachine):
         assert self.rig.fail(run.consumer, "q", run.delivery.tag, a_failure(run.id), copy)
         self.there.add(run.id)
 
-    @precondition(lambda self: self.runs)
-    @rule(which=choices, how=st.sampled_from(("returned", "failed", "later", "dead", "parked", "unknown")))
-    def give_back(self, which: int, how: str) -> None:
+    @rule(
+        which=choices,
+        key=keys,
+        how=st.sampled_from(("returned", "failed", "later", "dead", "parked", "unknown")),
+    )
+    def give_back(self, which: int, key: str, how: str) -> None:
+        if not self.some_run(key):
+            return
         run = self.runs.pop(which % len(self.runs))
         consumer, tag = run.consumer, run.delivery.tag
         if how == "returned":
@@ -255,15 +275,17 @@ class FairMachine(RuleBasedStateMachine):
         else:
             assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)
 
-    @precondition(lambda self: self.runs)
-    @rule(how_many=st.integers(1, 3))
-    def put_back(self, how_many: int) -> None:
+    @rule(how_many=st.integers(1, 3), key=keys)
+    def put_back(self, how_many: int, key: str) -> None:
+        if not self.some_run(key):
+            return
         some = [run for run in self.runs if run.consumer is self.runs[-1].consumer][-how_many:]
         self.runs = [run for run in self.runs if run not in some]
         some[0].consumer.put_back([run.delivery for run in some])
 
-    @rule(which=st.integers(0, 1))
-    def lose_lease(self, which: int) -> None:
+    @rule(which=st.integers(0, 1), key=keys)
+    def lose_lease(self, which: int, key: str) -> None:
+        self.some_run(key)
         consumer = self.consumers[which]
         self.zombies += [run for run in self.runs if run.consumer is consumer]
         self.runs = [run for run in self.runs if run.consumer is not consumer]
@@ -316,12 +338,12 @@ class FairMachine(RuleBasedStateMachine):
         own.concurrency, own.interval, own.burst = concurrency, interval, burst
         self.fair.limit_key("q", key, own.limits)
 
-    @precondition(lambda self: self.runs)
-    @rule(which=choices)
-    def limit_while_one_runs(self, which: int) -> None:
+    @rule(which=choices, key=keys)
+    def limit_while_one_runs(self, which: int, key: str) -> None:
         """Its consumer does not know of the limit when it acks."""
-        self.limit(1, None, 1)
-        self.ack(which)
+        if self.some_run(key):
+            self.limit(1, None, 1)
+            self.ack_one(which)
 
     @rule(key=keys, is_paused=st.booleans())
     def pause(self, key: str, is_paused: bool) -> None:
@@ -477,11 +499,11 @@ class FairMachine(RuleBasedStateMachine):
         list(FailedTasks(self.rig.store).take_out("q", REQUEUE, self.rig.failed("q")))
         for _ in range(3):
             while self.runs:
-                self.ack(0)
+                self.ack_one(0)
             self.time_passes(100)
             self.takes_all_that_is_allowed()
         while self.runs:
-            self.ack(0)
+            self.ack_one(0)
         elsewhere = {id_of(text) for _, text in self.elsewhere}
         assert self.there == elsewhere, "some never run"
         self.fair.switch_off(["q"])

@@ -298,6 +298,8 @@ class TestTakenBeforeTheLimit:
         idle, other = rig.consumer("idle"), rig.consumer("other")
         assert 0 < idle.take(Request(("q",), 1)).due["q"] <= 1
         assert other.take(Request(("q",), 1)).due == {}
+        # One with many queues forgets what takes have said, and goes by looks.
+        assert 0 <= takes_of(idle, ["q"]).look().due["q"] <= 1
         rig.database.advance(HOUR)
         assert rig.ack(rig.consumer("busy"), "q", held.tag)
         assert ids(taken(idle, "q")) == ["a1"]
