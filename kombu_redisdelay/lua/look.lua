@@ -43,8 +43,8 @@ local function first_fair_step(queue, lists)
   end
 end
 
--- When the first of its keys may go on by its rate, or a take is to look at what was taken before its limit was
--- set (include/fair_earlier.lua), microseconds since the epoch; nil if neither is needed.
+-- When the first of its keys may go on by its rate, or a take is to look at what was taken before its limit
+-- was set (include/fair_earlier.lua), microseconds since the epoch; nil if neither is needed.
 local function alarm_us(base)
   local alarm = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
   local look = redis.call('EXISTS', base .. 'limited') == 1
