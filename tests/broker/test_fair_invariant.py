@@ -386,6 +386,13 @@ class FairMachine(RuleBasedStateMachine):
     @rule()
     def keys_are_checked(self) -> None:
         self.checked = check_fair(self.rig.store, ["q"], self.checked)
+        has_rate = self.every.interval or any(
+            own.concurrency or own.interval or own.is_paused for own in self.own.values()
+        )
+        if not has_rate and not self.rig.client.exists(self.rig.key("q", "tats")):
+            # What was used of a rate is forgotten when there is none any more.
+            for own in self.own.values():
+                own.tat = 0
 
     # -- what others do --
 
