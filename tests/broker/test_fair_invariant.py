@@ -116,6 +116,7 @@ class FairMachine(RuleBasedStateMachine):
         self.zombies: list[Run] = []
         self.elsewhere: list[tuple[int, bytes]] = []
         self.there: set[str] = set()
+        self.keys: dict[str, str] = {}
         self.every = Allowed()
         self.own = {key: Own() for key in KEYS}
         self.now = 0
@@ -148,6 +149,7 @@ class FairMachine(RuleBasedStateMachine):
         for _ in range(how_many):
             id = f"m{next(self.names)}"
             self.there.add(id)
+            self.keys[id] = key
             self.in_order.setdefault((step, key), []).append(id)
             self.rig.put("q", fair_payload(id, key, weight, stock=stock), step=step)
 
@@ -155,6 +157,7 @@ class FairMachine(RuleBasedStateMachine):
     def schedule(self, key: str, step: int, in_units: int) -> None:
         id = f"m{next(self.names)}"
         self.there.add(id)
+        self.keys[id] = key
         self.rig.schedule("q", fair_payload(id, key), in_units * UNIT_MS, id=id, step=step)
 
     @rule(by=st.integers(1, 3))
@@ -171,6 +174,7 @@ class FairMachine(RuleBasedStateMachine):
         is_fair = self.fair.states(["q"]) == [ON]
         for delivery in deliveries:
             run = Run(consumer, delivery, id_of(delivery.payload), key_of(delivery.payload).key)
+            assert run.key == self.keys[run.id], "it has lost its key"
             self.follows_order(run)
             if is_fair:
                 self.counts_against(run)
@@ -455,6 +459,7 @@ class FairMachine(RuleBasedStateMachine):
     def each_key_has_its_turn_or_waits(self, found: Found) -> None:
         client, k = self.rig.client, self.rig.store.keys("q")
         sorted_in = found.sorted_in
+        assert all(self.keys[id] == key for (_, key), ids in sorted_in.items() for id in ids)
         limited = Counter(self.limited())
         turns = {(step, key.decode()) for step in STEPS for key in client.zrange(k.turns(step), 0, -1)}
         assert set(sorted_in) <= turns | set(limited)
