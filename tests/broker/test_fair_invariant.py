@@ -335,12 +335,14 @@ class FairMachine(RuleBasedStateMachine):
         self.every = Allowed(concurrency, interval, burst)
         self.fair.limit(["q"], self.every.limits)
         assert self.fair.limits(["q"]) == [self.every.limits]
+        self.forget_rates()
 
     @rule(key=keys, concurrency=concurrencies, interval=intervals, burst=st.integers(1, 2))
     def limit_key(self, key: str, concurrency: int | None, interval: int | None, burst: int) -> None:
         own = self.own[key]
         own.concurrency, own.interval, own.burst = concurrency, interval, burst
         self.fair.limit_key("q", key, own.limits)
+        self.forget_rates()
 
     @rule(which=choices, key=keys)
     def limit_while_one_runs(self, which: int, key: str) -> None:
@@ -356,6 +358,7 @@ class FairMachine(RuleBasedStateMachine):
             self.fair.pause_key("q", key)
         else:
             self.fair.resume_key("q", key)
+            self.forget_rates()
 
     @rule()
     def purge(self) -> None:
@@ -390,11 +393,14 @@ class FairMachine(RuleBasedStateMachine):
     @rule()
     def keys_are_checked(self) -> None:
         self.checked = check_fair(self.rig.store, ["q"], self.checked)
+        self.forget_rates()
+
+    def forget_rates(self) -> None:
+        """What was used of a rate may be forgotten when there is none any more."""
         has_rate = self.every.interval or any(
             own.concurrency or own.interval or own.is_paused for own in self.own.values()
         )
         if not has_rate and not self.rig.client.exists(self.rig.key("q", "tats")):
-            # What was used of a rate is forgotten when there is none any more.
             for own in self.own.values():
                 own.tat = 0
 
@@ -509,13 +515,14 @@ class FairMachine(RuleBasedStateMachine):
         self.limit(None, None, 1)
         self.requeue_dead()
         list(FailedTasks(self.rig.store).take_out("q", REQUEUE, self.rig.failed("q")))
-        for _ in range(3):
+        for number in range(MOST):
             while self.runs:
                 self.ack_one(0)
             self.time_passes(100)
             self.takes_all_that_is_allowed()
-        while self.runs:
-            self.ack_one(0)
+            # One that was lost again and again is taken alone.
+            if number >= 2 and not self.runs:
+                break
         elsewhere = {id_of(text) for _, text in self.elsewhere}
         assert self.there == elsewhere, "some never run"
         self.fair.switch_off(["q"])
