@@ -34,8 +34,8 @@ def size(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A part of a whole: 0 %, under 1 %, 12 %."""
-    return "under 1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+    """A part of a whole: 0 %, under 1 %, 12 %; or more than the whole: 2,002 %."""
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:,.0f} %"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
@@ -200,3 +200,10 @@ _MADE = {
     ("off", ""): "is not fair any more",
     ("off", "off"): "will not be fair: workers are moving its messages back",
 }
+
+
+def sentence(message: str) -> str:
+    """An error of the Python API as a sentence. A name, such as that of a host, stays as it is."""
+    end = "" if message.endswith((".", "!", "?")) else "."
+    first = message.partition(" ")[0]
+    return f"{message[:1].upper() if first.rstrip(',;:').isalpha() else message[:1]}{message[1:]}{end}"

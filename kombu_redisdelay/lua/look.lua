@@ -43,25 +43,25 @@ local function first_fair_step(queue, lists)
   end
 end
 
--- When the first of its keys may go on by its rate, or a take is to look at what was taken before its limit
--- was set (include/fair_earlier.lua), microseconds since the epoch; nil if neither is needed.
-local function alarm_us(base)
-  local alarm = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
-  local look = redis.call('EXISTS', base .. 'limited') == 1
-    and tonumber(redis.call('ZRANGE', base .. 'earlier', 0, 0, 'WITHSCORES')[2])
-  return alarm and look and math.min(alarm, look) or alarm or look or nil
+local function first_at_us(zset)
+  return tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2])
 end
 
--- Microseconds until then; -1 if it is not needed, or if another consumer comes for it
--- (include/fair_limits.lua).
+-- Microseconds until the first of its keys may go on by its rate, or a take looks at what was taken earlier;
+-- -1 if there is none, or if another consumer comes for it (include/fair_limits.lua).
 local function until_alarm_us(base)
-  local at_us = alarm_us(base)
+  local alarm_us = first_at_us(base .. 'alarms')
+  if redis.call('EXISTS', base .. 'limited') == 1 then
+    -- See include/fair_earlier.lua.
+    local look_us = first_at_us(base .. 'earlier')
+    alarm_us = alarm_us and look_us and math.min(alarm_us, look_us) or alarm_us or look_us
+  end
   local watcher, watched_us = unpack(redis.call('HMGET', base .. 'control', 'key_watcher', 'key_watched_us'))
   watched_us = watcher and watcher ~= consumer and tonumber(watched_us) or 0
-  if at_us and watched_us > now_us and watched_us <= at_us then
+  if alarm_us and watched_us > now_us and watched_us <= alarm_us then
     return -1
   end
-  return until_us(at_us and at_us / 1000, now_us)
+  return until_us(alarm_us and alarm_us / 1000, now_us)
 end
 
 local ready, due = {}, {}

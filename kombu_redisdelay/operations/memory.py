@@ -72,8 +72,6 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     try:
         found, refused = read_each(queue_bytes, store, names)
     except ResponseError as exc:
-        if queue is not None:
-            raise
         refused = dict.fromkeys(names, exc)
     unread |= {whole[name]: str(error) for name, error in refused.items()}
     left: list[str] = []
@@ -83,7 +81,7 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     for part in found:
         row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, allocator, left))
         rows.append(row)
-    small = [row.part for row in rows if row.part.messages and not row.was_read]
+    small = [row.part for row in rows if row.part.messages and not share_of.get(id(row.part))]
     if small:
         count = sum(part.messages for part in small)
         left.append(f"the messages of {len(small)} small states of queues: {count:,} in all")
@@ -157,9 +155,7 @@ def _looked_at(
 ) -> tuple[Sequence[Share], int]:
     """What the tasks of a state hold, and how many of its messages were read to tell that."""
     if not of_sample or not part.messages:
-        size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
-        of_all = Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)
-        return ([of_all] if part.messages else []), 0
+        return _unseen(part), 0
     mean = (part.bytes or 0) / part.messages or TYPICAL_BYTES
     is_list = all(source.kind == LIST for source in part.sources)
     # Redis has looked at so many messages to tell their bytes.
@@ -199,7 +195,15 @@ def _looked_at(
             more = [look(found) for found in again if look.size(found) > limit]
     except ResponseError as exc:
         left.append(f"{part.state} messages of {part.name}: {exc}")
+        if not looked:
+            return _unseen(part), 0
     return shares(looked, whole, more, others), len(looked)
+
+
+def _unseen(part: StateBytes) -> Sequence[Share]:
+    """What the tasks of a state hold of which no message was read."""
+    size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
+    return [Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)] if part.messages else []
 
 
 def _in_nodes(looked: Sequence[Looked], allocator: Allocator) -> list[Looked]:

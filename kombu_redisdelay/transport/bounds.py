@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.partitions import equal_shares
 from kombu_redisdelay.public import public
+from kombu_redisdelay.words import number_of
 
 #: Seconds for which a process goes by a length that it has read.
 FRESH_FOR = 0.1
@@ -40,8 +41,8 @@ class QueueFull(OperationalError):
     def __init__(self, queue: str, bound: int, length: int, messages: int = 1) -> None:
         what = "is full" if messages == 1 else f"has no room for {messages:,} messages"
         super().__init__(
-            f"queue {queue!r} {what}: it has {length:,}, and may have {bound:,}; publish it later, start "
-            f"more workers, or raise {LENGTH}"
+            f"queue {queue!r} {what}: it has {number_of(length)}, and may have {bound:,}; publish it later, "
+            "start more workers, or raise its max_length"
         )
         self.queue = queue
         self.bound = bound

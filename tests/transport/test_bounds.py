@@ -65,7 +65,7 @@ class TestAQueueWithABound:
         bounded(channel)
         fill(channel)
         with pytest.raises(
-            QueueFull, match=r"'q' is full: it has 3, and may have 3; publish it later, "
+            QueueFull, match=r"'q' is full: it has 3 messages, and may have 3; publish it later, "
         ) as caught:
             publish(channel, "one more", **options)
         full = caught.value
@@ -438,4 +438,4 @@ def test_the_error_can_be_pickled() -> None:
     error = QueueFull("q", 3, 4, 2)
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.queue, copy.bound, copy.length, copy.messages, str(copy)) == ("q", 3, 4, 2, str(error))
-    assert "has no room for 2 messages: it has 4, and may have 3" in str(error)
+    assert "has no room for 2 messages: it has 4 messages, and may have 3" in str(error)

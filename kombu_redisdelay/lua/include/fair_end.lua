@@ -7,6 +7,7 @@ local function end_fairness(base)
     return
   end
   redis.call('HDEL', base .. 'control', 'fair')
+  remove_unused(base .. 'control')
   redis.call('UNLINK', base .. 'limited', base .. 'alarms')
   local last_us = redis.call('ZRANGE', base .. 'tats', -1, -1, 'WITHSCORES')[2]
   if last_us then
