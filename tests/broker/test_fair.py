@@ -190,6 +190,14 @@ class TestTurns:
         left = {name.rpartition(b"}:")[2] for name in rig.all_keys() if b"redisdelay:{q}" in name}
         assert left <= {b"control", b"unacked:me", b"history", b"consumers", b"wake"}
 
+    def test_an_empty_key_leaves_with_its_next_turn(self, rig: Rig) -> None:
+        publish(rig, "a", "a0")
+        publish(rig, "b", *numbered("b", 9))
+        me = rig.consumer()
+        assert set(keys_of(taken(me, "q", limit=2))) == {"a", "b"}
+        assert len(taken(me, "q", limit=2)) == 2
+        assert rig.client.zrange(rig.store.keys("q").turns(0), 0, -1) == [b"b"]
+
     def test_a_large_message_is_taken_too(self, rig: Rig) -> None:
         large = fair_payload("large", "a").replace('"body": ""', f'"body": "{"x" * 600_000}"')
         rig.put("q", large)

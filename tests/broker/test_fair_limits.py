@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FakeDatabase
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
-from tests.broker.rig import Rig, taken, takes_of
+from tests.broker.rig import Rig, a_failure, dead_letter, park, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
 from tools.harness.process import wait_until
 
@@ -67,7 +67,10 @@ class TestLimits:
         assert rig.tokens("q") == 1
         assert ids(taken(me, "q")) == ["a0"]
 
-    @pytest.mark.parametrize("how", ["returned", "failed", "later", "dead", "left", "lost"])
+    @pytest.mark.parametrize(
+        "how",
+        ["returned", "failed", "later", "dead", "unreadable", "left", "lost", "parked", "kept", "closed"],
+    )
     def test_whatever_becomes_of_it_its_place_is_free(self, rig: Rig, fair: FairQueues, how: str) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
@@ -78,6 +81,14 @@ class TestLimits:
             me.give_back("q", delivery.tag)
         elif how == "dead":
             me.make_dead("q", delivery.tag, "why")
+        elif how == "unreadable":
+            dead_letter(me, delivery, "why")
+        elif how == "parked":
+            park(me, delivery, "a0", rig.database.now_ms() + HOUR)
+        elif how == "kept":
+            assert rig.fail(me, "q", delivery.tag, a_failure("a0"))
+        elif how == "closed":
+            assert me.give_back_all()
         elif how == "left":
             me.leave_to_others("q", delivery.tag, "a0", "task")
             me.confirm_acks()
@@ -87,8 +98,22 @@ class TestLimits:
         else:
             me.requeue("q", delivery.tag, HOUR if how == "later" else None)
         assert rig.tokens("q") == 1
-        comes_first = how in ("returned", "lost")
+        comes_first = how in ("returned", "lost", "closed")
         assert ids(taken(rig.consumer("other"), "q")) == ["a0" if comes_first else "a1"]
+
+    def test_the_ack_of_one_with_a_unique_key_frees_its_place(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        member = '"redisdelay-unique": ["d", "first", "u"]'
+        rig.put("q", fair_payload("first", "a").replace('"body"', f'{member}, "body"'))
+        rig.client.hset(rig.key("q", "unique"), "u", f"r0 {rig.database.now_ms()} 0 first")
+        publish(rig, "a", "second")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert rig.client.hkeys(rig.key("q", "running")) == [b"u"]
+        rig.use_up_token("q")
+        assert rig.ack(me, "q", delivery.tag)
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["second"]
 
     def test_a_place_that_another_program_has_freed_is_found(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))

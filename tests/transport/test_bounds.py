@@ -95,12 +95,13 @@ class TestAQueueWithABound:
     def test_counts_what_is_sorted_in(self, site: Site) -> None:
         channel = site.channel()
         queue = bounded(channel, queue_arguments={**REJECT, "x-fair": True})
-        fill(channel, headers={"x-key": "tenant"})
+        for priority in (0, 6, 0):
+            publish(channel, "a", priority=priority, headers={"x-key": "tenant"})
         inbox = Inbox(channel, queue, prefetch=1)
         drain(channel.connection.client, lambda: len(inbox) == 1)
         inbox.consumer.cancel()
         assert (site.ready(), site.unacked()) == (0, 1)
-        publish(channel, "instead", headers={"x-key": "tenant"})
+        publish(channel, "instead", priority=9, headers={"x-key": "tenant"})
         with pytest.raises(QueueFull, match="it has 3"):
             publish(channel, "too much")
 
