@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from random import randrange
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.server.replies import answers
@@ -16,6 +18,9 @@ ON, OFF, PLAIN = "on", "off", ""
 
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
+
+#: Where keys are chosen, they are from so many places of the turns of each step.
+PLACES = 10
 
 _TURN = re.compile(rb"(\d{1,15}) (-?\d+)")
 
@@ -137,6 +142,26 @@ def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
             if cursor == b"0":
                 break
     return [key.decode(errors="replace") for key in _greatest(found, most)]
+
+
+def some_keys(store: Store, queue: str, most: int) -> list[str]:
+    """About *most* of the keys that have turns, or are at a limit, or fewer; whatever they have, if anything.
+    Makes two round trips."""
+    keys = store.keys(queue)
+    zsets = [keys.turns(step) for step in store.steps]
+    *counts, limited = answers(store.server, [*(("ZCARD", key) for key in zsets), ("HLEN", keys.limited)])
+    whole = max(1, sum(counts) + limited)
+    commands: list[Command] = []
+    if limited:
+        commands.append(("HRANDFIELD", keys.limited, math.ceil(most * limited / whole)))
+    for zset, count in zip(zsets, counts, strict=True):
+        # Keys with turns side by side may have come together.
+        together = math.ceil(most * count / whole / PLACES)
+        for _ in range(PLACES):
+            first = randrange(max(1, count - together + 1))
+            commands.append(("ZRANGE", zset, first, first + together - 1))
+    found = {key for some in answers(store.server, commands) for key in some}
+    return [key.decode(errors="replace") for key in found]
 
 
 def _greatest(found: Mapping[bytes, int], most: int) -> dict[bytes, int]:

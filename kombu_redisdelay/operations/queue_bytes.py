@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, sorted_in_of
+from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, some_keys, sorted_in_of
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import Packer, answers
 from kombu_redisdelay.broker.server.wire import Command
@@ -22,8 +22,8 @@ QUEUES_PER_CALL = 50
 #: Keys whose memory is asked for in one round trip.
 KEYS_PER_CALL = 500
 
-#: Lists of a fair queue that are looked at: those of the keys with the most messages.
-MOST_KEYS = 500
+#: Keys of a fair queue whose lists are looked at: those with the most messages, and some of the others.
+GREATEST_KEYS = OTHER_KEYS = 250
 
 #: ``MEMORY USAGE`` looks at so many entries of a hash or a zset, or nodes of a list, from its head, and goes
 #: by their mean.
@@ -35,7 +35,8 @@ NOTES = "notes"
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """One state of a queue, or of a partition.
+    """One state of a queue, or of a partition. Or a part of it: what the greatest keys of a fair queue have,
+    and what the others have.
 
     Attributes:
         name: of the queue or partition.
@@ -43,8 +44,7 @@ class StateBytes:
         messages: how many there are. Lines of finished tasks are none.
         bytes: of Redis that they take, with *beside*; ``None`` if ``MEMORY USAGE`` is not allowed.
         beside: bytes of the keys that lead to them, such as the schedule.
-        sources: the keys that have the messages. Of a fair queue, there may be more.
-        has_all: whether these are all.
+        sources: the keys that have the messages, or, of a fair queue, some of them.
     """
 
     name: str
@@ -53,7 +53,6 @@ class StateBytes:
     bytes: int | None
     beside: int = 0
     sources: Sequence[Source] = ()
-    has_all: bool = True
 
 
 def queue_bytes(store: Store, names: Sequence[str]) -> list[StateBytes]:
@@ -72,7 +71,7 @@ def queue_bytes(store: Store, names: Sequence[str]) -> list[StateBytes]:
 
 def ready_sources(store: Store, name: str) -> list[Source]:
     """The lists with the ready messages of a queue or partition, as :attr:`StateBytes.sources`."""
-    return next((each.sources for each in _parts(store, [name]) if each.state == READY), [])
+    return [source for part in _parts(store, [name]) if part.state == READY for source in part.sources]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,14 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         counts = {state: sum(each.length for each in some) for state, some in sources.items()}
         steps = {step: count for step, count in sorted_in_of(store, next(replies)).items() if count > 0}
         if steps:
-            counts[READY] = counts.get(READY, 0) + sum(steps.values())
-            sources.setdefault(READY, []).extend(_of_keys(store, name, list(steps)))
+            greatest, others = _of_keys(store, name, steps)
+            of_others = 0
+            if others:
+                # Their messages may be of another size.
+                of_others = max(0, sum(steps.values()) - sum(source.length for source in greatest))
+                yield _Part(name, READY, of_others, others, ())
+            counts[READY] = counts.get(READY, 0) + sum(steps.values()) - of_others
+            sources.setdefault(READY, []).extend(greatest)
         index = {
             SCHEDULED: (its.schedule, its.duplicates, its.unknown),
             FAILED: tuple(
@@ -145,13 +150,22 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         yield _Part(name, NOTES, 0, [], notes)
 
 
-def _of_keys(store: Store, name: str, steps: Sequence[int]) -> list[Source]:
-    """The lists of the greatest keys of a fair queue."""
-    lists = [
-        store.keys(name).key_list(step, key)
-        for key in greatest_keys(store, name, MOST_KEYS)
-        for step in steps
-    ]
+def _of_keys(store: Store, name: str, steps: Mapping[int, int]) -> tuple[list[Source], list[Source]]:
+    """The lists of the greatest keys of a fair queue, and those of some others.
+
+    Arguments:
+        steps: priority step -> how many messages are sorted in.
+    """
+    greatest = greatest_keys(store, name, GREATEST_KEYS)
+    found = _lists(store, name, steps, greatest)
+    if sum(source.length for source in found) >= sum(steps.values()):
+        return found, []
+    others = set(some_keys(store, name, OTHER_KEYS)).difference(greatest)
+    return found, _lists(store, name, steps, others)
+
+
+def _lists(store: Store, name: str, steps: Iterable[int], of_keys: Iterable[str]) -> list[Source]:
+    lists = [store.keys(name).key_list(step, key) for key in of_keys for step in steps]
     lengths = answers(store.server, (("LLEN", key) for key in lists))
     return [Source(LIST, key, length) for key, length in zip(lists, lengths, strict=True) if length]
 
@@ -173,7 +187,7 @@ def _of_some(store: Store, names: Sequence[str]) -> Iterator[StateBytes]:
         if part.messages or size:
             yield StateBytes(
                 *(part.name, part.state, part.messages, size),
-                *(beside or 0, part.sources, looked_at >= part.messages),
+                *(beside or 0, part.sources),
             )
 
 

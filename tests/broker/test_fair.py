@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.fair_keys import (
     KeyLimits,
     greatest_keys,
     iter_keys,
+    some_keys,
     sorted_in,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues
@@ -310,3 +311,6 @@ def test_the_greatest_keys(
     expected = sorted(counts, key=lambda key: (-counts[key], key.encode()))
     assert greatest_keys(rig.store, "q", 50) == expected[:50]
     assert greatest_keys(rig.store, "q", 1000) == [key for key in expected if counts[key]]
+    some = some_keys(rig.store, "q", 50)
+    assert set(some) < set(counts)
+    assert 20 < len(some) < 80

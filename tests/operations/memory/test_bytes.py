@@ -227,6 +227,30 @@ def test_a_fair_queue(site: Site, app: Celery, messages: Messages) -> None:
     assert ready.bytes > 29 * ready.largest * 0.9
 
 
+def test_the_greatest_keys_of_a_fair_queue_have_the_smallest_messages(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for which in ("GREATEST_KEYS", "OTHER_KEYS"):
+        monkeypatch.setattr(f"kombu_redisdelay.operations.queue_bytes.{which}", 20)
+    [tiny, *_], [large, *_] = bodies(site, app, "tiny", 10), bodies(site, app, "large", 20_000)
+    keys = site.keys("celery")
+    site.redis.hset(keys.limits, "fair", "on")
+    for number in range(20):
+        site.redis.lpush(keys.key_list(0, f"great-{number}"), *[tiny] * 10)
+        site.redis.zadd(keys.turns(0), {f"great-{number}": number})
+    for number in range(200):
+        site.redis.lpush(keys.key_list(0, f"small-{number}"), *[large] * 3)
+        site.redis.zadd(keys.turns(0), {f"small-{number}": number})
+    site.redis.hset(keys.fair, "n:0", "800")
+    expected = 600 * len(large)
+    found = messages.memory()
+    tasks = by_task(found)
+    assert tasks["large"].bytes == pytest.approx(expected, rel=NEARLY)
+    assert tasks["tiny"].bytes < expected / 20
+    assert (tasks["tiny"].messages, tasks["large"].messages) == (200, 600)
+    assert of_state(found, "ready") == pytest.approx(sum(each.bytes for each in found.tasks), rel=0.01)
+
+
 def test_partitions(server: RedisServer) -> None:
     options = {"partitions": {"celery": 3}}
     app = Celery("api", broker=server.url(), set_as_current=False)
