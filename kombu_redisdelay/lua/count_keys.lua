@@ -13,6 +13,7 @@
 -- Keeps: no message is counted twice. Nothing is taken before all are counted.
 
 -- include: base
+-- include: full
 -- include: wake
 -- include: stored
 -- include: members
@@ -22,6 +23,8 @@ local counting, bytes_left, consumer = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if redis.call('HGET', KEYS[1], 'counting') ~= counting then
   return -1
 end
+-- Until it is counted, nothing is taken.
+work_when_full(KEYS[1])
 local base = base_of(KEYS[1])
 if consumer == '' then
   redis.call('HDEL', KEYS[1], 'counting')

@@ -148,13 +148,20 @@ end
 
 -- For a queue that is not to be fair any more: moves messages back.
 local function move_back(fair, doors, budget)
+  local left = 0
   for index, lane in ipairs(fair.lanes) do
     move_last(fair, lane, doors[index], budget)
     close_lane(fair, lane)
+    left = left + math.max(0, lane.n)
   end
   for _, lane in ipairs(fair.strays) do
     move_last(fair, lane, doors[index_of_0(fair.lanes)], budget)
     close_lane(fair, lane)
+    left = left + math.max(0, lane.n)
+  end
+  if left == 0 then
+    -- Also what another program has written there: else this would not end.
+    redis.call('UNLINK', fair.base .. 'fair')
   end
   end_fairness(fair.base)
 end

@@ -33,5 +33,9 @@ local function forget_sorted_in(base, list, count)
     for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }) do
       redis.call('HDEL', base .. 'fair', name .. ':' .. step)
     end
+    if redis.call('EXISTS', base .. 'fair') == 0 then
+      -- Nobody waits.
+      redis.call('UNLINK', base .. 'limited', base .. 'alarms')
+    end
   end
 end

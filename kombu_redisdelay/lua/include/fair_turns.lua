@@ -81,6 +81,7 @@ local function write_limited(fair, lane)
       changes[#changes + 1], changes[#changes + 2] = key, (found[i] or '') .. turn
       lane.gone[#lane.gone + 1], lane.turns[key] = key, nil
     end
+    work_when_full(fair.base .. 'control')
     redis.call('HSET', limited, unpack(changes))
     set_alarms(fair, keys)
   end
@@ -295,6 +296,7 @@ local function rebase(fair, lane)
   elseif lane.is_rebasing == 0 then
     lane.is_rebasing, lane.clock = 1, lane.clock - REBASE
   end
+  work_when_full(fair.base .. 'control')
   local late = turn_text(REBASE)
   local some = redis.call('ZRANGEBYSCORE', lane.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
   lane.is_rebasing = #some > 0 and 1 or 0
@@ -371,8 +373,19 @@ local function open_lanes(fair, steps)
   end
 end
 
+-- Whether any key of a lane, as it was written, has a turn or waits at a limit. If none does, there are no
+-- messages, whatever `n` says: another program has removed their lists.
+local function has_keys(fair, lane)
+  lane.has_turns = lane.has_turns or redis.call('ZCARD', lane.zset) > 0
+  return lane.has_turns or redis.call('EXISTS', fair.base .. 'limited') == 1
+end
+
 -- Writes a lane. If it has no messages, nothing is left of it.
 local function close_lane(fair, lane)
+  if lane.n > 0 then
+    write_turns(fair, lane)
+    lane.n = has_keys(fair, lane) and lane.n or 0
+  end
   if lane.n <= 0 then
     if lane.found.n > 0 or lane.is_used then
       local names = {}
@@ -384,7 +397,6 @@ local function close_lane(fair, lane)
     end
     return
   end
-  write_turns(fair, lane)
   local changes = {}
   for _, name in ipairs(LANE_FIELDS) do
     if lane[name] ~= lane.found[name] then
