@@ -168,14 +168,6 @@ class TestSwitching:
         assert ids(take_all(me)) == (["b0"] if damage == "list" else ["a1", "a2", "b0"])
         assert fair.states(["q"]) == [PLAIN]
 
-    def test_messages_that_others_have_deleted_are_not_counted(self, rig: Rig, fair: FairQueues) -> None:
-        publish(rig, "a", *numbered("a", 3))
-        me = rig.consumer()
-        taken(me, "q", limit=1)
-        rig.client.delete(rig.key("q", ":a"))
-        taken(me, "q")
-        assert not rig.client.exists(rig.store.keys("q").fair)
-
     def test_a_plain_queue_is_not_switched_off(self, rig: Rig) -> None:
         FairQueues(rig.store).switch_off(["q"])
         assert not rig.client.exists(rig.store.keys("q").limits)

@@ -81,8 +81,9 @@ local function leave_fair(queue, consumer, may_watch)
   end
   for index, lane in ipairs(fair.lanes) do
     close_lane(fair, lane)
-    local may_be_taken = lane.n > 0 and lane.has_turns and not fair.is_counting
-    queue.counts[index] = lane.at_door + (may_be_taken and lane.n or 0)
+    local may_be_taken = lane.n > 0 and not fair.is_counting
+    local has_turns = may_be_taken and (lane.has_turns or redis.call('ZCARD', lane.zset) > 0)
+    queue.counts[index] = lane.at_door + (has_turns and lane.n or 0)
   end
   write_counts(fair)
   local until_us

@@ -373,19 +373,8 @@ local function open_lanes(fair, steps)
   end
 end
 
--- Whether any key of a lane, as it was written, has a turn or waits at a limit. If none does, there are no
--- messages, whatever `n` says: another program has removed their lists.
-local function has_keys(fair, lane)
-  lane.has_turns = lane.has_turns or redis.call('ZCARD', lane.zset) > 0
-  return lane.has_turns or redis.call('EXISTS', fair.base .. 'limited') == 1
-end
-
 -- Writes a lane. If it has no messages, nothing is left of it.
 local function close_lane(fair, lane)
-  if lane.n > 0 then
-    write_turns(fair, lane)
-    lane.n = has_keys(fair, lane) and lane.n or 0
-  end
   if lane.n <= 0 then
     if lane.found.n > 0 or lane.is_used then
       local names = {}
@@ -397,6 +386,7 @@ local function close_lane(fair, lane)
     end
     return
   end
+  write_turns(fair, lane)
   local changes = {}
   for _, name in ipairs(LANE_FIELDS) do
     if lane[name] ~= lane.found[name] then
