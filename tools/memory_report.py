@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from time import perf_counter, process_time
 from typing import Any
 
@@ -20,22 +21,37 @@ KINDS = {"small": (100, 880), "medium": (1000, 117), "large": (100_000, 3)}
 #: How often it is measured.
 TIMES = 8
 
+#: So many messages of each kind are stored alone, to know what one takes.
+ALONE = 2000
 
-def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> tuple[dict[str, int], Counter[str]]:
-    """Put *count* messages into a state, mixed. Returns how many bytes those of each task have, and how many
-    there are."""
+
+def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> dict[str, float]:
+    """Put *count* messages into a state, mixed. Returns how many bytes of Redis those of each task take."""
     chosen, keys = random.Random(1), store.keys("celery")
     some: dict[str, list[bytes]] = {}
     for task, (length, _) in KINDS.items():
         for _ in range(20):
             app.send_task(task, ["".join(chosen.choices("abcdefghijklmnopqrstuvwxyz ", k=length))])
             some.setdefault(task, []).append(client.rpop("celery"))
-    sizes = dict.fromkeys(KINDS, 0)
     tasks = chosen.choices(list(KINDS), [parts for _, parts in KINDS.values()], k=count)
+    each = {task: _bytes_of_one(client, keys, state, some[task]) for task in KINDS}
+    _put(client, keys, state, (chosen.choice(some[task]) for task in tasks))
+    return {task: number * each[task] for task, number in Counter(tasks).items()}
+
+
+def _bytes_of_one(client: Any, keys: Any, state: str, some: list[bytes]) -> float:
+    """What one of these takes among others of its kind: Redis counts all of them."""
+    _put(client, keys, state, some * (ALONE // len(some)))
+    found = 0.0
+    for key in (keys.ready, keys.messages, keys.schedule):
+        found += (client.memory_usage(key, samples=0) or 0) / ALONE
+        client.delete(key)
+    return found
+
+
+def _put(client: Any, keys: Any, state: str, messages: Iterable[bytes]) -> None:
     pipe = client.pipeline(transaction=False)
-    for number, task in enumerate(tasks):
-        message = chosen.choice(some[task])
-        sizes[task] += len(message)
+    for number, message in enumerate(messages):
         if state == "ready":
             pipe.lpush(keys.ready, message)
         else:
@@ -44,7 +60,6 @@ def fill(client: Any, app: Celery, store: Any, state: str, count: int) -> tuple[
         if number % 5000 == 0:
             pipe.execute()
     pipe.execute()
-    return sizes, Counter(tasks)
 
 
 def cpu_seconds(client: Any) -> float:
@@ -59,7 +74,7 @@ def measure(state: str, count: int) -> None:
         app.conf.broker_transport_options = {"message_size_warning": 0}
         client: Any = server.client()
         with Messages(app) as messages:
-            sizes, counts = fill(client, app, messages.store, state, count)
+            sizes = fill(client, app, messages.store, state, count)
             client.config_set("slowlog-log-slower-than", 1000)
             client.config_set("slowlog-max-len", 10_000)
             client.slowlog_reset()
@@ -71,10 +86,7 @@ def measure(state: str, count: int) -> None:
                 found = messages.memory()
                 took.append((perf_counter() - began) * 1000)
                 tasks = {each.task: each.bytes for each in found.tasks}
-                # What Redis takes for a message besides is as much for each.
-                besides = (found.bytes - sum(sizes.values())) / count
-                whole = {task: size + besides * counts[task] for task, size in sizes.items()}
-                errors.append({task: tasks.get(task, 0) / size - 1 for task, size in whole.items()})
+                errors.append({task: tasks.get(task, 0) / size - 1 for task, size in sizes.items()})
             ours, theirs = process_time() - ours, cpu_seconds(client) - theirs
             slow = sorted(entry["duration"] / 1000 for entry in client.slowlog_get(10_000))
             command = "lrange" if state == "ready" else "hrandfield"

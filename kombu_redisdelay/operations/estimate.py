@@ -21,9 +21,9 @@ LARGE = 8
 #: With fewer large ones than this, it is worth to look for more.
 ENOUGH = 20
 
-#: The allocator takes about this part more than the messages need, give or take as much. If Redis says more
-#: than *PERHAPS*, there may be larger messages than those that were read; above *CERTAINLY*, there are.
-ROUNDING, PERHAPS, CERTAINLY = 0.05, 0.1, 0.25
+#: So right are the bytes of a message (allocated.py), about. If Redis says that all have this part more than
+#: those that were read, there may be larger ones (*PERHAPS*), or there are (*CERTAINLY*).
+RIGHT, PERHAPS, CERTAINLY = 0.02, 0.1, 0.25
 
 #: Characters of a body that are compressed, and how many messages of a task are.
 CHARACTERS_COMPRESSED, MESSAGES_COMPRESSED = 64 * 1024, 20
@@ -39,7 +39,8 @@ class Looked:
     Attributes:
         kind: :data:`TASK`, :data:`NO_TASK` or :data:`NOT_A_MESSAGE`.
         task: the name of its task; ``None`` if it is none.
-        size: bytes that it takes.
+        size: bytes of memory that it takes.
+        length: characters that were read.
         has_expired: whether a worker would discard it.
         saved: how many of its bytes zlib would save; ``None`` if that was not tried.
     """
@@ -47,7 +48,8 @@ class Looked:
     kind: str
     task: str | None
     id: str
-    size: int
+    size: float
+    length: int
     has_expired: bool
     saved: float | None
 
@@ -60,7 +62,7 @@ class Share:
         bytes, messages: about how much, and how many.
         expired: which part of them has expired.
         saved: which part of the bytes zlib would save; ``None`` if that is unknown.
-        largest, largest_id: bytes of the largest one that was read, and its id.
+        largest, largest_id: the length of the largest one that was read, and its id.
         seen: how many were read.
     """
 
@@ -134,7 +136,7 @@ def shares(
         for_large *= factor
         rest = max(0.0, whole.own - _bytes(large) * for_large)
         is_exact = whole.exact >= whole.messages
-        for_small *= rest / (_bytes(small) * for_small) if is_exact else 1 + ROUNDING
+        for_small *= rest / (_bytes(small) * for_small) if is_exact else 1
     elif whole.own is not None:
         unseen = _rest(small, len(looked), whole)
         for_small *= (whole.own - unseen) / (_bytes(small) * for_small)
@@ -159,7 +161,7 @@ def _rest(small: Sequence[Looked], looked: int, whole: Whole, least: float = CER
     spread = sqrt(pvariance([one.size for one in small]) / len(small)) * whole.messages
     if whole.own <= of_small * (1 + least) + 4 * spread:
         return 0.0
-    return whole.own - of_small * (1 + ROUNDING)
+    return whole.own - of_small
 
 
 def _of_large(
@@ -169,13 +171,13 @@ def _of_large(
     by what the small ones leave of the size of all. Each counts by how sure it is."""
     assert whole.own is not None
     read = looked + others
-    by_count = (1 + ROUNDING) * _bytes(large) * whole.messages / read
+    by_count = _bytes(large) * whole.messages / read
     of_small = _bytes(small) * whole.messages / looked
-    rest = max(0.0, whole.own - (1 + ROUNDING) * of_small)
+    rest = max(0.0, whole.own - of_small)
     sizes = [one.size for one in large]
     of_one = by_count**2 * (1 + pvariance(sizes) / fmean(sizes) ** 2)
     doubt = of_one / len(large) if read < whole.messages else 0.0
-    rest_doubt = (ROUNDING * of_small) ** 2
+    rest_doubt = (RIGHT * of_small) ** 2
     if small and looked < whole.messages:
         rest_doubt += pvariance([one.size for one in small]) * whole.messages**2 / len(small)
     if whole.exact < whole.messages:
@@ -208,16 +210,16 @@ def _share(
     messages = sum(number for _, number in some)
     holds = sum(one.size * number * (factor if one.size <= limit else 1) for one, number in some)
     tried = [(one, number) for one, number in some if one.saved is not None]
-    largest = max(ones, key=lambda one: one.size)
+    largest = max(ones, key=lambda one: one.length)
     saved = None
     if tried:
         # Of a task whose messages it makes larger, nothing is saved.
-        of_tried = sum(one.size * number for one, number in tried)
+        of_tried = sum(one.length * number for one, number in tried)
         saved = max(0.0, sum((one.saved or 0.0) * number for one, number in tried) / of_tried)
     expired = sum(number for one, number in some if one.has_expired) / messages if messages else 0.0
     return Share(
         *(kind, task, holds + each * messages, messages, expired, saved),
-        *(largest.size, largest.id, len(ones)),
+        *(largest.length, largest.id, len(ones)),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, QueueNames
+from kombu_redisdelay.operations.allocated import LEAST_OF_ALLOCATED, NODE_BYTES, Allocator, allocator_of
 from kombu_redisdelay.operations.content import Content, has_expired, message_of
 from kombu_redisdelay.operations.estimate import (
     MESSAGES_COMPRESSED,
@@ -32,6 +33,7 @@ from kombu_redisdelay.operations.forecast import server_fills
 from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
+from kombu_redisdelay.operations.rare_large import rare_large
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
@@ -48,12 +50,9 @@ LEAST_SHARE, MOST_STATES = 0.005, 20
 #: Why a queue is not read that Redis lets nobody ask about.
 NOT_ALLOWED = "NOPERM: this user has no permission to read it"
 
-#: Where large messages are rare, so many times more are read to find some. Of these, only large ones are
-#: decoded. In a list, a read takes longer, and Redis knows the bytes of all its messages better.
-AGAIN_IN_LISTS, AGAIN_IN_HASHES = 3, 6
-
-#: What an entry of a list takes besides its text, and one of a hash besides its field and its text.
-LIST_ENTRY, HASH_ENTRY = 10, 70
+#: Where large messages are rare, so many times more are looked at to find some. Of these, only large ones are
+#: decoded. In a list, all are read, and Redis knows the bytes of all its messages better.
+AGAIN_IN_LISTS, AGAIN_IN_HASHES = 3, 25
 
 
 def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
@@ -80,9 +79,9 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     left: list[str] = []
     rows, by_queue = [], {}
     share_of = _shares_of_sample(found)
-    now_ms = store.now_ms()
+    now_ms, allocator = store.now_ms(), allocator_of(store)
     for part in found:
-        row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, left))
+        row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, allocator, left))
         rows.append(row)
     small = [row.part for row in rows if row.part.messages and not row.was_read]
     if small:
@@ -154,7 +153,7 @@ def _all_fit(parts: Sequence[StateBytes], whole: float) -> bool:
 
 
 def _looked_at(
-    store: Store, part: StateBytes, of_sample: float, now_ms: float, left: list[str]
+    store: Store, part: StateBytes, of_sample: float, now_ms: float, allocator: Allocator, left: list[str]
 ) -> tuple[Sequence[Share], int]:
     """What the tasks of a state hold, and how many of its messages were read to tell that."""
     if not of_sample or not part.messages:
@@ -178,47 +177,61 @@ def _looked_at(
     )
     most = max(LEAST_MESSAGES, round(MESSAGES * of_sample))
     most_bytes = max(LEAST_BYTES, round(BYTES * of_sample))
-    look = _Look(part.state, now_ms, max(LEAST_COMPRESSED, round(COMPRESSED * of_sample)))
+    to_compress = max(LEAST_COMPRESSED, round(COMPRESSED * of_sample))
+    look = _Look(part.state, now_ms, allocator, to_compress)
     looked: list[Looked] = []
     more: list[Looked] = []
     others = 0
     try:
         for found in sample(store, part.sources, most, most_bytes, mean):
             looked.append(look(found))
+        if is_list:
+            looked = _in_nodes(looked, allocator)
         if lacks_large(looked, whole):
             limit = large_from(looked)
-            again = AGAIN_IN_LISTS if is_list else AGAIN_IN_HASHES
-            for found in sample(store, part.sources, again * most, most_bytes, mean):
-                others += 1
-                if look.size(found) > limit:
-                    more.append(look(found))
+            again: Iterable[Sampled]
+            if is_list:
+                again = list(sample(store, part.sources, AGAIN_IN_LISTS * most, most_bytes, mean))
+                others = len(again)
+            else:
+                least = int(limit * LEAST_OF_ALLOCATED)
+                again, others = rare_large(store, part.sources, AGAIN_IN_HASHES * most, least, mean)
+            more = [look(found) for found in again if look.size(found) > limit]
     except ResponseError as exc:
         left.append(f"{part.state} messages of {part.name}: {exc}")
     return shares(looked, whole, more, others), len(looked)
 
 
+def _in_nodes(looked: Sequence[Looked], allocator: Allocator) -> list[Looked]:
+    """Messages of a list, each with its part of what the nodes are rounded up by."""
+    factor = allocator.of_nodes(one.size for one in looked if one.size <= NODE_BYTES)
+    return [replace(one, size=one.size * factor) if one.size <= NODE_BYTES else one for one in looked]
+
+
 class _Look:
     """Looks at the messages of a state."""
 
-    def __init__(self, state: str, now_ms: float, to_compress: int) -> None:
+    def __init__(self, state: str, now_ms: float, allocator: Allocator, to_compress: int) -> None:
         self._state = state
         self._now_ms = now_ms
+        self._allocator = allocator
         self._to_compress = to_compress
         self._tried: dict[str | None, int] = {}
 
-    @staticmethod
-    def size(found: Sampled) -> int:
+    def size(self, found: Sampled) -> int:
         """The bytes that a message takes with what is noted of it, without the keys that lead to it."""
         if not found.field:
-            return len(found.stored) + LIST_ENTRY
-        size = len(found.field) + len(found.stored) + HASH_ENTRY
-        return size + (len(found.field) + found.head_bytes + HASH_ENTRY if found.head_bytes else 0)
+            return self._allocator.of_list_entry(len(found.stored))
+        size = self._allocator.of_hash_entry(len(found.field), len(found.stored))
+        if found.head_bytes:
+            size += self._allocator.of_hash_entry(len(found.field), found.head_bytes)
+        return size
 
     def __call__(self, found: Sampled) -> Looked:
-        size = self.size(found)
+        size, length = self.size(found), len(found.stored) + found.head_bytes
         if found.head:
             failed = FailedTask("", found.field, 0.0, found.head, found.stored)
-            return Looked(TASK, failed.failure.task, failed.id, size, False, 0.0)
+            return Looked(TASK, failed.failure.task, failed.id, size, length, False, 0.0)
         if self._state == DEAD:
             payload = DeadLetter.of("", found.stored).payload
         else:
@@ -227,13 +240,13 @@ class _Look:
             message = message_of(payload)
         except Exception:
             # Foreign bytes may make the decoder raise any exception.
-            return Looked(NOT_A_MESSAGE, None, "", size, False, None)
+            return Looked(NOT_A_MESSAGE, None, "", size, length, False, None)
         task = message["headers"].get("task")
         if not isinstance(task, str):
-            return Looked(NO_TASK, None, _id(message), size, False, self._saved(None, message))
+            return Looked(NO_TASK, None, _id(message), size, length, False, self._saved(None, message))
         content = Content("", task, headers=message["headers"])
         return Looked(
-            *(TASK, task, _id(message), size, has_expired(content, self._now_ms)),
+            *(TASK, task, _id(message), size, length, has_expired(content, self._now_ms)),
             self._saved(task, message),
         )
 

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.allocated import NODE_BYTES
 
 #: Messages that one command reads, and bytes that it reads on average, at most.
 MESSAGES_PER_READ, BYTES_PER_READ = 8, 64 * 1024
 
-#: Redis keeps a list in nodes of this size. To come to a message, it walks from the nearer end, some 10 to 50
-#: ns for each node: in the memory of a large list, nothing is in a cache.
-NODE_BYTES = 8192
-
-#: No read goes further than so many nodes from an end. All of them together walk over so many, about, but
-#: there are at least *FEWEST_READS*. With fewer reads, each has more messages.
+#: To come to a message of a list, Redis walks over its nodes from the nearer end, some 10 to 50 ns for each:
+#: in the memory of a large list, nothing is in a cache. No read goes further than so many nodes from an end.
+#: All of them together walk over so many, about, but there are at least *FEWEST_READS*. With fewer reads,
+#: each has more messages.
 REACH, WALKED, FEWEST_READS = 100_000, 2_500_000, 25
 
 #: Bytes of a message, where nothing is known of it.
@@ -118,7 +117,7 @@ def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterato
         cursor = b"0"
         while True:
             [(cursor, flat)] = answers(store.server, [("HSCAN", key, cursor, "COUNT", together)])
-            yield _with_heads(store, [(source.heads, each) for each in _pairs(flat)])
+            yield with_heads(store, [(source.heads, each) for each in _pairs(flat)])
             if cursor == b"0":
                 break
 
@@ -166,10 +165,10 @@ def _calls(
                 found += [("", Sampled(b"", stored)) for stored in reply]
             else:
                 found += [(heads[command[1]], each) for each in _pairs(reply)]
-        yield _with_heads(store, found)
+        yield with_heads(store, found)
 
 
-def _with_heads(store: Store, found: Sequence[tuple[str, Sampled]]) -> list[Sampled]:
+def with_heads(store: Store, found: Sequence[tuple[str, Sampled]]) -> list[Sampled]:
     """What is noted of the messages that were *found*, each with its hash of heads, if it has one."""
     if not any(key for key, _ in found):
         return [each for _, each in found]
