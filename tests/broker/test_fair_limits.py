@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.fair_keys import (
     sorted_in,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
 from tests.broker.rig import Rig, taken, takes_of
@@ -334,9 +335,22 @@ def test_it_does_not_keep_messages_from_moving(rig: Rig, fair: FairQueues, forei
     assert id_of(again.payload) == "a0"
     rig.client.hset(rig.key("q", "active"), "a", foreign)
     assert rig.ack(me, "q", again.tag)
-    rig.client.hset(rig.store.keys("q").fair, "n:0", foreign)
+    ready = ReadyLists(rig.store)
+    for message in [*ready.iter("q")]:
+        rig.client.hset(rig.store.keys("q").fair, "n:0", foreign)
+        assert ready.remove(message)
     rig.store.purge("q")
     assert not rig.client.exists(rig.store.keys("q").fair)
+
+
+def test_nothing_waits_for_a_rate_when_all_messages_were_removed(rig: Rig, fair: FairQueues) -> None:
+    fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+    publish(rig, "a", *numbered("a", 3))
+    take_all(rig.consumer())
+    assert rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited) == 2
+    ready = ReadyLists(rig.store)
+    assert len([*ready.remove_all("q", [*ready.iter("q")])]) == 2
+    assert not rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited)
 
 
 class TestTakenBeforeTheLimit:
