@@ -200,3 +200,10 @@ _MADE = {
     ("off", ""): "is not fair any more",
     ("off", "off"): "will not be fair: workers are moving its messages back",
 }
+
+
+def sentence(message: str) -> str:
+    """An error of the Python API as a sentence. A name, such as that of a host, stays as it is."""
+    end = "" if message.endswith((".", "!", "?")) else "."
+    first = message.partition(" ")[0]
+    return f"{message[:1].upper() if first.rstrip(',;:').isalpha() else message[:1]}{message[1:]}{end}"

@@ -75,11 +75,15 @@ def member_of(headers: Mapping[str, Any]) -> str | None:
     return None if found is None else found.member
 
 
-def check_key(key: object, what: str) -> None:
-    """Raise a ``ValueError`` about *what* if *key* cannot be a key."""
+def check_key(key: object, what: str, kinds: str = "a text") -> None:
+    """Raise a ``ValueError`` about *what* if *key* cannot be a key.
+
+    Arguments:
+        kinds: what it may be, in words. The caller has made a text of all that is none.
+    """
     if not isinstance(key, str):
         hint = f": write str({shortened(key)})" if is_id(key) else ""
-        raise ValueError(f"{what} must be a text, not {shortened(key)}{hint}")
+        raise ValueError(f"{what} must be {kinds}, not {shortened(key)}{hint}")
     if _UNUSABLE.search(key):
         raise ValueError(
             f"{what} must have no control characters, quotation marks or backslashes: {key[:LONGEST_KEY]!r}"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect
-from kombu_redisdelay.cli.echo import confirm
+from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import force_option, json_option, queues_option, yes_option
 from kombu_redisdelay.cli.output import show_json, show_lines
+from kombu_redisdelay.cli.remarks import in_a_line
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor.fairness import check_prefetch_of_fair, check_use_of_keys
+from kombu_redisdelay.operations.doctor.limits import check_stock_workers_of_fair
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, queue_keys
 from kombu_redisdelay.words import made, number_of
 
@@ -51,6 +54,27 @@ def command(queues: tuple[str, ...], off: bool, yes: bool, force: bool, as_json:
     else:
         each = zip(names, before, after, strict=True)
         show_lines((f"{name} {made(old, new)}" for name, old, new in each), "")
+    for line in _of_plain(access, names) if off else _of_fair(access, names):
+        echo(line, err=True)
+
+
+def _of_fair(access: Access, queues: Sequence[str]) -> Iterator[str]:
+    """What keeps *queues* from being fair."""
+    for queue in queues:
+        ready = {key.key: key.ready for key in queue_keys(access.store, queue, MOST_KEYS).keys}
+        for finding in (*check_prefetch_of_fair(queue, access.app), *check_use_of_keys(queue, ready)):
+            yield in_a_line(finding)
+    yield from map(in_a_line, check_stock_workers_of_fair(access.store, access.stock_keys[0]))
+
+
+def _of_plain(access: Access, queues: Sequence[str]) -> Iterator[str]:
+    """What makes *queues* fair again."""
+    for queue in queues:
+        if fair.is_declared_fair(queue, access.app):
+            yield (
+                f"The app declares {queue} with x-fair: the next process that declares it makes it fair "
+                "again. Remove x-fair from its declaration."
+            )
 
 
 def _ask(store: Store, queues: Sequence[str]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from kombu_redisdelay.words import sentence
+
 #: Optional package -> the extra that installs it.
 _EXTRAS = {
     "rich": "cli",
@@ -96,13 +98,13 @@ class LazyGroup(click.Group):
         except click.ClickException as exc:
             # The help of a group without a command is also such an error, and it has many lines.
             first, *more = map(printable, f"{exc.message}{_hint(exc)}".split("\n"))
-            message = "\n".join((first, *more)) if more or not first else _sentence(first)
+            message = "\n".join((first, *more)) if more or not first else sentence(first)
             exc.message = message  # type: ignore[misc, unused-ignore]
             raise
         except BROKER_ERRORS as exc:
             # redis-py begins with the number of the error.
             why = re.sub(r"^Error -?\d+ (?=connecting)", "failed ", " ".join(str(exc).split()))
-            message = _sentence(printable(f"Redis: {why}"))
+            message = sentence(printable(f"Redis: {why}"))
             raise click.ClickException(message) from exc
         except ModuleNotFoundError as exc:
             # A command imports optional packages when it runs, so that its help always works.
@@ -130,10 +132,3 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 
         echo(f"kombu-redisdelay {__version__}")
         ctx.exit()
-
-
-def _sentence(message: str) -> str:
-    """An error of the Python API as a sentence. A name, such as that of a host, stays as it is."""
-    end = "" if message.endswith((".", "!", "?")) else "."
-    first = message.partition(" ")[0]
-    return f"{message[:1].upper() if first.rstrip(',;:').isalpha() else message[:1]}{message[1:]}{end}"

@@ -16,10 +16,11 @@ from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
 from kombu_redisdelay.cli.options import check_queues, json_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
 from kombu_redisdelay.cli.queues import age
-from kombu_redisdelay.cli.remarks import limits_of_keys
+from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations import key_columns
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.doctor.fairness import check_use_of_keys
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import (
     KEY_COLUMNS,
@@ -80,6 +81,8 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
             )
             effect = ", so pauses and limits of its keys have no effect" if vain else ""
             echo(f"{found.queue} is not fair{effect}: `celery delayed fair -Q {found.queue}`.", err=True)
+        for finding in check_use_of_keys(found.queue, {key.key: key.ready for key in found.keys}):
+            echo(in_a_line(finding), err=True)
     if found.unread:
         echo(
             f"{number_of(found.unread, 'ready message')} are left out: they are not sorted in by key.",
@@ -98,7 +101,8 @@ def _how_many(found: QueueKeys, shown: int) -> str:
 
 def _table(keys: Sequence[KeyStats]) -> Table:
     now = datetime.now(timezone.utc)
-    rows = table(*map(_heading, KEY_COLUMNS.values()))
+    # The reason and the limits.
+    rows = table(*map(_heading, KEY_COLUMNS.values()), below=2)
     for key in keys:
         rows.add_row(
             *(_CELLS[column.kind](column, column.value(key), now) for column in KEY_COLUMNS.values())
@@ -109,8 +113,11 @@ def _table(keys: Sequence[KeyStats]) -> Table:
 def _heading(column: KeyColumn) -> Column:
     label = column.label.upper()
     if column.kind == key_columns.KEY:
-        return flexible(label, least=20)
-    if column.kind in (key_columns.LIMITS, key_columns.REASON):
+        # Enough for all of a UUID.
+        return flexible(label, least=36)
+    if column.kind == key_columns.LIMITS:
+        return Column(label, usual="", wraps=True)
+    if column.kind == key_columns.REASON:
         return Column(label, usual="")
     return right(label)
 

@@ -12,6 +12,7 @@ from kombu_redisdelay.cli.broker import Steered, all_steered, connect, tell_of_k
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import force_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json
+from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.limits import check_early_acks
@@ -97,23 +98,28 @@ def command(
         return
     for steered, its in found.items():
         is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
-        said = f"{in_words(its)}{', as each key' if is_as_each else ''}"
+        paused = "; it is paused" if its.paused_since is not None else ""
+        said = f"{in_words(its)}{', as each key' if is_as_each else ''}{paused}"
         echo(f"{steered}{' each key' if per_key else ''}: {said}")
         if changes.get("concurrency") is not None:
-            _tell_of_early_acks(steered, its.concurrency, per_key)
+            _tell_of_early_acks(access.store, steered, its.concurrency, per_key)
+        if clear and not per_key and steered.key is None:
+            of_keys = fair.limits_of_every_key(access.store, steered.queue)
+            for remark in limits_of_keys(steered.queue, of_keys):
+                echo(remark, err=True)
     if (keys or per_key) and any(value is not None for value in changes.values()):
         tell_of_keys(access.store, names, keys)
 
 
-def _tell_of_early_acks(steered: Steered, concurrency: int | None, per_key: bool) -> None:
+def _tell_of_early_acks(store: Store, steered: Steered, concurrency: int | None, per_key: bool) -> None:
     """Say so if the limit has little effect, because tasks of the queue are acked before they run."""
     app = click.get_current_context().obj.app
     if all(name.startswith("celery.") for name in app.tasks):
         # It may be another app that has the tasks.
         return
-    of = " of each key" if per_key else " of the key" if steered.key is not None else ""
-    for finding in check_early_acks(steered.queue, concurrency, app, of):
-        echo(f"{finding.found[0].upper()}{finding.found[1:]}. {finding.advice}", err=True)
+    keys = "each key" if per_key else "" if steered.key is None else "the key"
+    for finding in check_early_acks(store, steered.queue, concurrency, app, keys):
+        echo(in_a_line(finding), err=True)
 
 
 def _limit(store: Store, steered: Steered, per_key: bool, changes: dict[str, Any]) -> None:

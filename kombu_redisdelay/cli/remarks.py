@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from kombu_redisdelay.operations.doctor.finding import Finding
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
@@ -51,3 +52,8 @@ def conflicts(queue: QueueStats) -> str:
     if not said:
         return ""
     return f"{queue.queue}: because of unique keys, {' and '.join(said)} since its history began"
+
+
+def in_a_line(finding: Finding) -> str:
+    """What the doctor would say, for a command that has just brought it about."""
+    return f"{finding.found[0].upper()}{finding.found[1:]}. {finding.advice}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from kombu_redisdelay.cli.broker import all_steered, connect, steered_queues
+from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import all_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.words import number_of
 
 
 @click.command("resume")
@@ -39,3 +41,8 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, as_json
             if steered in paused or steered.queue in queues
         )
         show_lines(lines, "No queue was paused.")
+    for name in () if keys else names:
+        paused_keys, _ = fair.count_paused(access.store, name)
+        if paused_keys:
+            are = f"{number_of(paused_keys, 'key')} of {name} {'is' if paused_keys == 1 else 'are'} paused"
+            echo(f"{are}: `celery delayed resume -Q {name} --key KEY`.", err=True)

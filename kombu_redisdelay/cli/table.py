@@ -60,7 +60,8 @@ class Table:
     """
     Attributes:
         gap: blanks between two columns.
-        below: where a table is too wide, how many columns at its end go into a second line of each row.
+        below: where a table is too wide, how many columns at its end go into a second line of each row,
+            which is left out where they are empty.
     """
 
     columns: Sequence[Column]
@@ -152,6 +153,8 @@ class Layout:
     def _row(self, row: Row) -> Iterator[Line]:
         for number, part in enumerate(self._parts):
             shown = [self._shown(row[index], index) for index in part]
+            if number and not any(text for cells in shown for text, _ in cells):
+                continue
             for some in zip_longest(*shown, fillvalue=Cell("")):
                 yield self._line(part, some, self._indent if number else 0)
 

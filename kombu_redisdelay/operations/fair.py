@@ -262,6 +262,16 @@ def key_limits(found: fair_keys.KeyLimits, paused_ms: float | None = None, is_ow
     )
 
 
+def is_declared_fair(queue: str, app: Any) -> bool:
+    """Whether the app declares *queue* with ``x-fair``.
+
+    Arguments:
+        app: the Celery app, ``None`` if it is not known.
+    """
+    declared = None if app is None else app.amqp.queues.get(queue)
+    return declared is not None and bool((declared.queue_arguments or {}).get("x-fair"))
+
+
 def _expires(store: Store, queue: str, app: Any) -> bool:
     """Whether *queue* is declared with ``x-expires``, as far as the app knows, or a key in Redis tells."""
     declared = None if app is None else app.amqp.queues.get(queue)

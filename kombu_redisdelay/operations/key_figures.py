@@ -8,7 +8,8 @@ from itertools import islice
 from math import ceil
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.fair_keys import KeyState, iter_keys
+from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
 
@@ -20,7 +21,8 @@ MOST_GREATEST, MOST_READ = 100, 1_000
 @dataclass(frozen=True, slots=True)
 class KeyFigures:
     """What is seen of the keys of a queue at one moment. A *quiet* key has no more ready messages than there
-    are for each key on average, and no pause or limit keeps them.
+    are for each key on average, and no pause or limit keeps them. A message that no worker has sorted by key
+    yet counts as one of a quiet key.
 
     Attributes:
         greatest_share: which part of the ready messages is of the key with the most; 0 if there are none.
@@ -48,18 +50,29 @@ def key_figures(store: Store, queue: str) -> KeyFigures:
                 lists.setdefault(state.key, []).extend(_lists(store, name, state))
                 if state.is_limited or state.paused_ms is not None:
                     at_limit.add(state.key)
+    unsorted_wait = _waits(store, {"": _unsorted_lists(store, names)}).get("", 0.0)
     if not ready:
-        return KeyFigures(0.0, 0.0, 0.0)
+        return KeyFigures(0.0, unsorted_wait, unsorted_wait)
     total = sum(ready.values())
     by_size = sorted(ready, key=lambda key: -ready[key])
     waits = _waits(store, {key: lists[key] for key in _some(by_size, list(ready))})
     quiet = {key for key, count in ready.items() if count * len(ready) <= total} - at_limit
     known = sorted(waits[key] for key in quiet if key in waits)
+    longest = max(waits.values(), default=None)
+    quiet_wait = known[ceil(0.99 * len(known)) - 1] if known else None if quiet else 0.0
     return KeyFigures(
         greatest_share=ready[by_size[0]] / total,
-        longest_wait=max(waits.values(), default=None),
-        quiet_wait=known[ceil(0.99 * len(known)) - 1] if known else None if quiet else 0.0,
+        longest_wait=None if longest is None else max(longest, unsorted_wait),
+        quiet_wait=None if quiet_wait is None else max(quiet_wait, unsorted_wait),
     )
+
+
+def _unsorted_lists(store: Store, names: Sequence[str]) -> list[str]:
+    """The lists of what no worker has sorted by key yet, whose keys may all be quiet. While a queue is made
+    plain, they have what was moved back instead: then none."""
+    states = FairQueues(store).states(names)
+    fair = [name for name, state in zip(names, states, strict=True) if state == ON]
+    return [key for name in fair for key in store.ready_keys(name)]
 
 
 def _lists(store: Store, name: str, state: KeyState) -> list[str]:

@@ -152,7 +152,8 @@ def shares(what: str, number: object, count: int) -> list[int | None]:
     if number is None:
         return [None] * count
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
-        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}")
+        hint = ": to stop it, pause it" if number == 0 and what == "concurrency" else ""
+        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}{hint}")
     if number < count:
         raise ValueError(
             f"{what} must be {count} at least, one for each partition of the queue, not {number}"

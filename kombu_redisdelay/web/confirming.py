@@ -33,7 +33,7 @@ from kombu_redisdelay.web.site import (
 )
 from kombu_redisdelay.web.words import plural, text
 from kombu_redisdelay.web.works import TooMany, Work
-from kombu_redisdelay.words import with_object
+from kombu_redisdelay.words import sentence, with_object
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _act(request: Request, form: Form) -> Response:
         try:
             checked_key(each.id)
         except ValueError as exc:
-            return _back(request, form, action, str(exc), **{KEY: each.id[:_LONGEST_WRITTEN]})
+            return _back(request, form, action, sentence(str(exc)), **{KEY: each.id[:_LONGEST_WRITTEN]})
     if not form.fields.get("confirmed"):
         return _ask(request, name, action, form)
     if action.about == ALL and _are_more(site, form):
@@ -99,7 +99,7 @@ def _act(request: Request, form: Form) -> Response:
         return RedirectResponse(address(request, "work", id=work.id), 303)
     site.works.forget(work)
     if isinstance(work.error, ValueError):
-        return _ask(request, name, action, form, str(work.error))
+        return _ask(request, name, action, form, sentence(str(work.error)))
     if work.error is not None:
         raise work.error
     return _back(request, form, action, work.outcome)

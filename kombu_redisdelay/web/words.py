@@ -12,7 +12,7 @@ from markupsafe import Markup
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.fair import said_of_key, shown_key
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.words import blocked, not_sorted, span, when
+from kombu_redisdelay.words import blocked, span, when
 
 #: Separates groups of digits. A comma or a point begins a fraction in some languages.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
@@ -86,7 +86,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "text": text,
     "without_due": blocked,
-    "not_sorted": not_sorted,
     "shown_key": shown_key,
     "said_of_key": said_of_key,
     "moment": moment,

@@ -23,6 +23,7 @@ def server(good_server: RedisServer) -> RedisServer:
 
 
 def test_a_fair_queue(site: Site) -> None:
+    site.app.conf.worker_prefetch_multiplier = 1
     site.text("fair", *Q)
     sort_in(site, "a", "b", "b")
     site.add_consumer("alive", 60_000)
@@ -85,7 +86,7 @@ def test_messages_that_nobody_moves_back(site: Site) -> None:
     sort_in(site, "a")
     site.text("fair", *Q, "--off")
     rows = [row["found"] for row in site.rows("doctor", *Q) if row["check"] == "queue celery"]
-    assert "it is not to be fair any more, and 1 message ready: no worker moves them back" in rows
+    assert "it is not to be fair any more, and 1 message is ready: no worker moves it back" in rows
 
 
 def test_messages_that_are_not_where_they_are_counted(site: Site) -> None:

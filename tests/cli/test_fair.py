@@ -9,6 +9,7 @@ from kombu.entity import Queue
 from prometheus_client import CollectorRegistry
 
 from kombu_redisdelay.operations.exporter import QueueCollector
+from kombu_redisdelay.operations.key_figures import key_figures
 from tests.cli.site import QUEUE, Site, sort_in
 from tests.transport.kit import Inbox, drain
 
@@ -116,7 +117,7 @@ def test_several_keys(site: Site) -> None:
     each = ("--key", "a", "--key", "b", "--key", "a")
     assert site.text("pause", *Q, *each) == "celery key a paused\ncelery key b paused\n"
     assert site.text("limit", *Q, *each, "--concurrency", "3") == (
-        "celery key a: concurrency 3\ncelery key b: concurrency 3\n"
+        "celery key a: concurrency 3; it is paused\ncelery key b: concurrency 3; it is paused\n"
     )
     assert [row["key"] for row in site.rows("limit", *Q, *each, "--clear")] == ["a", "b"]
     assert [row["resumed"] for row in site.rows("resume", *Q, *each, "--key", "c")] == [True, True, False]
@@ -339,6 +340,22 @@ def test_metrics(site: Site) -> None:
     for key in ("b", "c"):
         site.text("pause", *Q, "--key", key)
     assert metrics()[quiet] == 0
+
+
+def test_messages_that_no_worker_has_looked_at_wait_too(site: Site) -> None:
+    """Without a worker, an autoscaler that follows these figures would never start the first one."""
+    site.text("fair", *Q)
+    site.send(headers={"x-key": "a"})
+    since = f'"redisdelay-due": {site.now_ms() - 60_000}'
+    site.redis.lset(QUEUE, -1, re.sub('"redisdelay-due": [0-9]+', since, site.redis.lindex(QUEUE, -1)))
+    figures = key_figures(site.store, QUEUE)
+    assert figures.longest_wait is not None
+    assert figures.quiet_wait == figures.longest_wait
+    assert 60 < figures.longest_wait < 120
+    sort_in(site, "b")
+    figures = key_figures(site.store, QUEUE)
+    assert figures.quiet_wait is not None
+    assert 60 < figures.quiet_wait < 120
 
 
 def test_foreign_bytes_in_place_of_a_state_mean_not_fair(site: Site) -> None:

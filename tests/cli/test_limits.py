@@ -103,7 +103,7 @@ def test_limiting(site: Site) -> None:
         (("limit", "-Q", QUEUE, "--burst", "2"), "Burst needs a rate."),
         (
             ("limit", "-Q", QUEUE, "--concurrency", "0"),
-            "Concurrency must be a whole number from 1 to 1,000,000,000, not 0.",
+            "Concurrency must be a whole number from 1 to 1,000,000,000, not 0: to stop it, pause it.",
         ),
     ],
 )

@@ -198,8 +198,8 @@ class TestCelery:
     @pytest.mark.parametrize(
         ("found", "message"),
         [
-            (5.0, "the key of task 'sync' must be a text, not 5.0"),
-            (True, "the key of task 'sync' must be a text, not True"),
+            (5.0, "the key of task 'sync' must be a text, a whole number or a UUID, not 5.0"),
+            (True, "the key of task 'sync' must be a text, a whole number or a UUID, not True"),
             (("a", 0), "the weight of the key of task 'sync' must be a number"),
             (("a", 1, 2), "the key of task 'sync' must be a text"),
             (10**70, "the key of task 'sync' must have 64 bytes at most"),

@@ -264,7 +264,7 @@ def test_limits_of_each_key(viewer: Viewer, site: Site) -> None:
     assert page.heading == "Limit what all workers together take of each key of celery?"
     assert "An empty field means no limit." in page.text
     assert viewer.press("Limit each key", burst="3").status == 400
-    assert "burst needs a rate" in viewer.at.text
+    assert "Burst needs a rate." in viewer.at.text
     assert viewer.press("Limit each key", burst="", concurrency="none").status == 400
     assert "Concurrency must be a whole number from 1, not &#39;none&#39;" in viewer.at.source
     page = viewer.press("Limit each key", rate="10/m", concurrency="2")
@@ -374,8 +374,8 @@ def test_a_key_that_is_written(viewer: Viewer, site: Site) -> None:
     for button in ("Pause", "Resume", "Limit"):
         # The form is there again, with what was written.
         for key, error in {
-            "x" * 65: "a key must have 64 bytes at most",
-            'a"b': "a key must have no control characters, quotation marks or backslashes",
+            "x" * 65: "A key must have 64 bytes at most",
+            'a"b': "A key must have no control characters, quotation marks or backslashes: 'a\"b'.",
         }.items():
             page = another(button, key)
             assert (page.heading, error in page.text) == ("Keys of celery", True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timezone
 from itertools import chain, islice
 from typing import Any
@@ -21,6 +22,9 @@ MOST_KEYS = 10_000
 #: Keys that are named.
 MOST_NAMED = 10
 
+#: With fewer ready messages without a key, it may be by chance that no other is there.
+LEAST_WITHOUT = 10
+
 #: How often a queue is recounted while workers take from it.
 TRIES = 3
 
@@ -36,12 +40,48 @@ def check_fairness(store: Store, stats: QueueStats, app: Any) -> Iterator[Findin
     names = store.partitions.names(stats.queue)
     most = MOST_KEYS // len(names)
     yield from _state(stats)
+    yield from check_prefetch_of_fair(stats.queue, app)
+    if stats.fairness.keys <= len(store.steps):
+        ready = Counter[str]()
+        for state in (state for name in names for state in islice(iter_keys(store, name), most)):
+            ready[state.key] += sum(state.ready.values())
+        yield from check_use_of_keys(stats.queue, ready)
     if stats.fairness.keys <= most:
         for name in names:
             yield from _recount(store, stats.queue, name, most)
     states = [list(islice(iter_limited_keys(store, name), most)) for name in names]
     are_all = all(len(some) < most for some in states)
     yield from _limited(stats.queue, chain.from_iterable(states), are_all, app)
+
+
+def check_prefetch_of_fair(queue: str, app: Any) -> Iterator[Finding]:
+    """
+    Arguments:
+        queue: a fair one.
+        app: the Celery app, ``None`` if it is not known.
+    """
+    ahead = 1 if app is None else app.conf.worker_prefetch_multiplier
+    if ahead != 1:
+        what = f"{number_of(ahead)} for each of its processes" if ahead else "all messages that are ready"
+        yield warning(
+            f"queue {queue}",
+            f"fair, but a worker fetches {what}, and those take no part in the turns",
+            "Set worker_prefetch_multiplier = 1.",
+        )
+
+
+def check_use_of_keys(queue: str, ready: Mapping[str, int]) -> Iterator[Finding]:
+    """
+    Arguments:
+        ready: key -> how many ready messages it has.
+    """
+    without = ready.get("", 0)
+    if without >= LEAST_WITHOUT and not any(count for key, count in ready.items() if key):
+        yield warning(
+            f"queue {queue}",
+            f"none of {number_of(without, 'ready message')} has a key, so they do not take turns",
+            "Call kombu_redisdelay.keys(app, function) where tasks are published, or set the header x-key.",
+        )
 
 
 def _state(stats: QueueStats) -> Iterator[Finding]:
@@ -51,9 +91,11 @@ def _state(stats: QueueStats) -> Iterator[Finding]:
     elif stats.consumers or not stats.ready:
         yield ok(check, "it is not to be fair any more: workers move back what is sorted in by key")
     else:
+        is_or_are, them = ("is", "it") if stats.ready == 1 else ("are", "them")
         yield warning(
             check,
-            f"it is not to be fair any more, and {number_of(stats.ready)} ready: no worker moves them back",
+            f"it is not to be fair any more, and {number_of(stats.ready)} {is_or_are} ready: no worker moves "
+            f"{them} back",
             "Start a worker of redisdelay:// for this queue. One of redis:// does not see these messages.",
         )
 

@@ -24,7 +24,7 @@ def check_limits(store: Store, queue: str, limits: QueueLimits, app: Any) -> Ite
     """
     yield from _pause(queue, limits, app)
     yield from _partitions(store, queue)
-    yield from check_early_acks(queue, limits.concurrency, app)
+    yield from check_early_acks(store, queue, limits.concurrency, app)
 
 
 def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -> Iterator[Finding]:
@@ -41,13 +41,18 @@ def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -
             "They know of no pause and no limit. Have all workers use redisdelay://.",
         )
     if any(is_fair for _, is_fair in steered):
-        yield from _stock_workers(
-            store.server,
-            unacked_key,
-            "fair queues",
-            "In a fair queue, they see only what is not sorted in by key yet, and know no turns. Have all "
-            "workers of fair queues use redisdelay://.",
-        )
+        yield from check_stock_workers_of_fair(store, unacked_key)
+
+
+def check_stock_workers_of_fair(store: Store, unacked_key: str) -> Iterator[Finding]:
+    """The same where a queue is fair."""
+    yield from _stock_workers(
+        store.server,
+        unacked_key,
+        "fair queues",
+        "In a fair queue, they see only what is not sorted in by key yet, and know no turns. Have all "
+        "workers of fair queues use redisdelay://.",
+    )
 
 
 def _is_steered(store: Store, queue: str) -> tuple[bool, bool]:
@@ -83,11 +88,13 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
         )
 
 
-def check_early_acks(queue: str, concurrency: int | None, app: Any, of: str = "") -> Iterator[Finding]:
+def check_early_acks(
+    store: Store, queue: str, concurrency: int | None, app: Any, keys: str = ""
+) -> Iterator[Finding]:
     """
     Arguments:
         concurrency: a limit of the queue or of its keys, which late acks need; ``None`` for no limit.
-        of: of what it is, such as `` of each key``.
+        keys: if it is a limit of keys, ``each key`` or ``the key``.
     """
     if concurrency is None or app is None:
         return
@@ -96,12 +103,15 @@ def check_early_acks(queue: str, concurrency: int | None, app: Any, of: str = ""
     early = sorted(name for name in of_queue or tasks if not tasks[name].acks_late)
     if not early and (tasks or app.conf.task_acks_late):
         return
+    partitions = len(store.partitions.names(queue))
+    each = f" in each of {partitions} partitions" if keys and partitions > 1 else ""
+    of = f" of {keys}" if keys else ""
     which = "tasks without acks_late are acked before they run"
     if of_queue:
         which = f"these tasks are acked before they run: {', '.join(early)}"
     yield warning(
         f"queue {queue}",
-        f"workers may hold {number_of(concurrency)}{of} together, but {which}",
+        f"workers may hold {number_of(concurrency)}{of} together{each}, but {which}",
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )

@@ -125,7 +125,7 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
     yield from check_bound(store, stats, app)
     yield from check_fairness(store, stats, app)
     if stats.fairness is not None:
-        yield from check_early_acks(queue, stats.fairness.limits.concurrency, app, " of each key")
+        yield from check_early_acks(store, queue, stats.fairness.limits.concurrency, app, "each key")
 
 
 def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[Finding]:
