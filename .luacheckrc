@@ -14,7 +14,7 @@ read_globals = {
   "stop_watching", "store_under_id", "stored_payload", "stored_start", "stored_step", "tell_of_given_back", "time_and_member", "unknown_entry", "unschedule",
   "BLOCKED", "BYTES_OF_KEY", "UNTIL_TAKEN", "entry_at", "forget_unique", "free_key", "free_keys", "has_unique", "heal", "hold_if_free", "identify", "is_unacked", "is_superseded", "keep_key",
   "key_of_unacked", "let_go", "may_become_ready", "move_to_schedule", "read_record", "record_of", "running_text", "score_of", "takes_key", "text_in", "unique_of", "write_record",
-  "FIRST_ARRIVAL", "MOST_LOOKED_AT", "free_some", "index_of_0", "write_turns", "REBASE", "clock_of", "count_key", "count_keys_from_now", "counts_keys", "fair_key_of", "fair_state", "open_fair", "enter_fair", "next_fair", "leave_fair", "forget_sorted_in", "has_limits",
+  "FIRST_ARRIVAL", "MOST_LOOKED_AT", "free_some", "index_of_0", "write_turns", "REBASE", "clock_of", "count_key", "count_keys_from_now", "counts_keys", "fair_key_of", "fair_state", "open_fair", "enter_fair", "next_fair", "leave_fair", "forget_sorted_in", "remove_unused",
   "is_at_limit", "is_counted", "key_and_payload", "key_list", "key_member", "close_lane", "move_back", "next_in_turn", "open_lanes",
   "free_earlier", "look_at_earlier_us", "push_to_key", "put_first", "read_fair_limits", "read_fairness", "read_keys", "rebase", "release_key", "ring_alarms", "set_alarms", "move_strays", "SORTED_IN", "watch_alarm", "note_work", "LIMITED", "sort_in", "take_past",
   "sorted_in", "turn_text", "unlimit", "usable_weight", "write_counts",

@@ -34,8 +34,8 @@ def size(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A part of a whole: 0 %, under 1 %, 12 %."""
-    return "under 1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+    """A part of a whole: 0 %, under 1 %, 12 %; or more than the whole: 2,002 %."""
+    return "under 1 %" if 0 < share < 0.01 else f"{100 * share:,.0f} %"
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -1,4 +1,4 @@
-"""Lengths of time, as they are said and as they are read."""
+"""Lengths of time, as they are said and as they are read, and shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from kombu_redisdelay.operations.typed_times import parse_distance
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import percent, span
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -30,6 +30,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 )
 def test_a_span_is_rounded_to_what_is_shown(seconds: float, said: str) -> None:
     assert span(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0, "0 %"), (0.004, "under 1 %"), (0.82, "82 %"), (1, "100 %"), (20.02, "2,002 %")],
+)
+def test_a_share_is_in_percent(share: float, said: str) -> None:
+    assert percent(share) == said
 
 
 @pytest.mark.parametrize(

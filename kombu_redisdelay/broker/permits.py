@@ -3,9 +3,9 @@ has one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from kombu_redisdelay.broker.delivery import Request, Taken
+from kombu_redisdelay.broker.delivery import Taken
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import ACK
 from kombu_redisdelay.broker.store import Store
@@ -19,10 +19,11 @@ class Permits:
         self._store = store
         self._limited: set[str] = set()
 
-    def note(self, request: Request, taken: Taken) -> None:
-        """Note what the reply to *request* has said."""
+    def note(self, hot: Collection[str], left_out: Collection[str], taken: Taken) -> None:
+        """Note what the reply to a take from the queues *hot* has said. Nothing of those that it may have
+        *left_out*."""
         if taken.with_permits or self._limited:
-            self._limited.difference_update(request.queues if request.hot is None else request.hot)
+            self._limited.difference_update(set(hot).difference(left_out))
             self._limited.update(taken.with_permits)
 
     def is_limited(self, queue: str) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import attrgetter
 
+from redis.exceptions import ResponseError
+
 from kombu_redisdelay.broker.fair_keys import (
     KeyState,
     asking_for_sorted_in,
@@ -16,8 +18,14 @@ from kombu_redisdelay.broker.fair_keys import (
     sorted_in_of,
 )
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.scripts import CLEAR, REMOVE_READY, SCHEDULE_READY
+from kombu_redisdelay.broker.server.replies import answers, checked
+from kombu_redisdelay.broker.server.scripts import (
+    CLEAR,
+    REMOVE_READY,
+    SCHEDULE_READY,
+    ScriptCall,
+    try_each,
+)
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
@@ -179,10 +187,12 @@ class ReadyLists:
     def remove_all(self, queue: str, messages: Iterable[Ready]) -> Iterator[Ready]:
         """Do the same as :meth:`remove` for *messages* of *queue*, in portions. Yields those that were
         removed."""
-        for _, list_, some in self._searches(queue, messages):
-            args: list[Argument] = [part for look_from, each in some for part in (look_from, each.payload)]
-            reply = REMOVE_READY(self._store.server, (list_, self._store.keys(queue).wake), args)
-            yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
+
+        def call(of_list: _Search) -> ScriptCall:
+            args: list[Argument] = [part for end, each in of_list.messages for part in (end, each.payload)]
+            return REMOVE_READY, (of_list.list_, self._store.keys(queue).wake), args
+
+        return self._run(queue, messages, call)
 
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
@@ -204,37 +214,66 @@ class ReadyLists:
             rewritten: tells how a message is written in the schedule.
         """
         keys = self._store.keys(queue)
-        for step, list_, some in self._searches(queue, messages):
-            args: list[Argument] = [step, keys.separator]
-            for look_from, each in some:
-                text = rewritten(each)
-                args += (look_from, each.payload, "" if text == each.payload else text, *due(each))
-            used = (list_, keys.wake, *keys.scheduling, keys.ready)
-            reply = SCHEDULE_READY(self._store.server, used, args)
-            yield from (each for (_, each), done in zip(some, reply, strict=True) if done)
 
-    def _searches(
-        self, queue: str, messages: Iterable[Ready]
-    ) -> Iterator[tuple[int, str, list[tuple[int, Ready]]]]:
-        """Split *messages* into portions for one script each. Yields their step, their list, and each with
-        the end to look for it from: 1 is where publishers put messages, -1 the other one."""
-        server, keys, lists = self._store.server, self._store.keys(queue), self._store.ready_keys(queue)
+        def call(of_list: _Search) -> ScriptCall:
+            args: list[Argument] = [of_list.step, keys.separator]
+            for end, each in of_list.messages:
+                text = rewritten(each)
+                args += (end, each.payload, "" if text == each.payload else text, *due(each))
+            return SCHEDULE_READY, (of_list.list_, keys.wake, *keys.scheduling, keys.ready), args
+
+        return self._run(queue, messages, call)
+
+    def _run(
+        self, queue: str, messages: Iterable[Ready], call: Callable[[_Search], ScriptCall]
+    ) -> Iterator[Ready]:
+        """Run a script for each list that *messages* are in. A fair queue may have thousands of lists, so
+        those of a portion are done in one round trip. Yields the messages for which it was done."""
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
-            for (step, key), of_list in groupby(some, attrgetter("step", "key")):
-                index = self._store.steps.index(step)
-                if key is None:
-                    list_, before = lists[index], lists[:index]
-                    positions = [(each.position, each) for each in of_list]
-                else:
-                    list_, before = keys.key_list(step, key), []
-                    positions = [(each.in_list, each) for each in of_list]
-                *lengths, length = answers(server, (("LLEN", key) for key in (*before, list_)))
-                distances = [(_distance(at - sum(lengths), length), each) for at, each in positions]
-                for portion in portions(
-                    distances, lambda pair: abs(pair[0]), MESSAGES_PER_CALL, SEARCHED_PER_CALL
-                ):
-                    ends = [(-1 if distance < 0 else 1, each) for distance, each in portion]
-                    yield step, list_, ends
+            searches = self._searches(queue, some)
+            for together in portions(searches, attrgetter("passed"), MESSAGES_PER_CALL, SEARCHED_PER_CALL):
+                replies = try_each(self._store.server, list(map(call, together)))
+                for of_list, reply in zip(together, replies, strict=True):
+                    if not isinstance(reply, ResponseError):
+                        yield from (
+                            each for (_, each), done in zip(of_list.messages, reply, strict=True) if done
+                        )
+                list(checked(replies))
+
+    def _searches(self, queue: str, messages: Iterable[Ready]) -> Iterator[_Search]:
+        """Split *messages*, a portion, by their lists, and by how long Redis looks for them."""
+        keys, lists = self._store.keys(queue), self._store.ready_keys(queue)
+        found = []
+        for (step, key), of_list in groupby(messages, attrgetter("step", "key")):
+            index, some = self._store.steps.index(step), list(of_list)
+            if key is None:
+                found.append((step, lists[: index + 1], [(each.position, each) for each in some]))
+            else:
+                found.append((step, [keys.key_list(step, key)], [(each.in_list, each) for each in some]))
+        lengths = iter(answers(self._store.server, (("LLEN", key) for _, used, _ in found for key in used)))
+        for step, used, positions in found:
+            *before, length = islice(lengths, len(used))
+            distances = [(_distance(at - sum(before), length), each) for at, each in positions]
+            for portion in portions(
+                distances, lambda pair: abs(pair[0]), MESSAGES_PER_CALL, SEARCHED_PER_CALL
+            ):
+                ends = [(-1 if distance < 0 else 1, each) for distance, each in portion]
+                yield _Search(step, used[-1], ends, sum(abs(distance) for distance, _ in portion))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Messages of one list, for one script.
+
+    Attributes:
+        messages: each with the end to look for it from: 1 is where publishers put messages, -1 the other one.
+        passed: how many messages Redis looks at to find them, about.
+    """
+
+    step: int
+    list_: str
+    messages: Sequence[tuple[int, Ready]]
+    passed: int
 
 
 def _distance(position: int, length: int) -> int:

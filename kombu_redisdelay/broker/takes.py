@@ -197,8 +197,8 @@ class Takes:
         roster, no_ack = self._asked, request.no_ack
         now_us, missing, only_migrated, due, more, with_permits, indices, *messages = reply
         self._clock.set(now_us)
+        hot = roster.queues if request.hot is None else request.hot
         if missing:
-            hot = roster.queues if request.hot is None else request.hot
             logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, hot)
         deliveries = []
         # The script numbers the messages from the first tag on, in the same order.
@@ -210,7 +210,9 @@ class Takes:
         taken = Taken(
             deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_permits)
         )
-        self._permits.note(request, taken)
+        # Of more queues, others may have been woken: then it has left some of the hot ones, which have more.
+        left_out = taken.more if len(roster.queues) > QUEUES_PER_TAKE else ()
+        self._permits.note(hot, left_out, taken)
         self._unacked_keys.note(deliveries)
         return taken
 

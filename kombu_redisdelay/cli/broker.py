@@ -72,9 +72,8 @@ def unknown_queues(access: Access, selected: Sequence[str]) -> list[str]:
     undeclared = set(selected).difference(access.declared_queues)
     if not undeclared:
         return []
-    unused = [
-        queue for queue in sorted(undeclared.difference(access.queues())) if not access.store.exists(queue)
-    ]
+    known = {*access.queues(), *access.unreadable()}
+    unused = [queue for queue in sorted(undeclared.difference(known)) if not access.store.exists(queue)]
     limits, states = queue_limits(access.store, unused), fair_states(access.store, unused)
     return [
         queue

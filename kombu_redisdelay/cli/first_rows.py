@@ -61,4 +61,5 @@ class Limited(Generic[T]):
         if not self.are_left:
             return
         there_are = "there are more" if count is None else f"there are {count():,}"
-        echo(f"Only the first {self._limit:,}: {there_are}. See all with --limit 0.", err=True)
+        shown = "one" if self._limit == 1 else f"{self._limit:,}"
+        echo(f"Only the first {shown}: {there_are}. See all with --limit 0.", err=True)

@@ -38,13 +38,18 @@ local function remove_turns(step)
 end
 
 local function remove_limited()
-  local count, scan = 0, redis.call('HSCAN', base .. 'limited', 0, 'COUNT', left)
-  for i = 1, #scan[2], 2 do
-    redis.call('HDEL', base .. 'limited', scan[2][i])
-    for step in string.gmatch(scan[2][i + 1], '(%d+) %-?%d+') do
-      count = count + remove_lists(step, { scan[2][i] })
+  local count, cursor = 0, '0'
+  repeat
+    -- Of a hash that was larger, it may return fewer than there are.
+    local scan = redis.call('HSCAN', base .. 'limited', cursor, 'COUNT', left)
+    cursor = scan[1]
+    for i = 1, #scan[2], 2 do
+      redis.call('HDEL', base .. 'limited', scan[2][i])
+      for step in string.gmatch(scan[2][i + 1], '(%d+) %-?%d+') do
+        count = count + remove_lists(step, { scan[2][i] })
+      end
     end
-  end
+  until cursor == '0' or left <= 0
   return count
 end
 

@@ -69,6 +69,7 @@ end
 -- include: fair_earlier
 -- include: fair_limits
 -- include: fair_turns
+-- include: control
 -- include: fair_end
 -- include: fair_door
 

@@ -18,6 +18,7 @@
 -- include: wake
 -- include: fair
 -- include: fair_unacked
+-- include: control
 -- include: fair_counting
 
 work_when_full(KEYS[1])
@@ -43,9 +44,7 @@ else
   redis.call('HDEL', KEYS[1], 'has_key_limits')
 end
 count_keys_from_now(KEYS[1], counted)
-if not has_limits(KEYS[1]) then
-  redis.call('DEL', KEYS[1])
-end
+remove_unused(KEYS[1])
 unlimit(base, { key })
 wake(KEYS[2])
 return 1

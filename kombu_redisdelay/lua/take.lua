@@ -247,6 +247,7 @@ local function for_fair_queues()
   -- include: fair_earlier
   -- include: fair_limits
   -- include: fair_turns
+  -- include: control
   -- include: fair_end
   -- include: fair_door
   -- include: fair_take

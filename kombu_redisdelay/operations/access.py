@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.deadline import check_deadline
 from kombu_redisdelay.tls import is_unverified
-from kombu_redisdelay.transport.bounds import LENGTH, bound_of
+from kombu_redisdelay.transport.bounds import LENGTH, OVERFLOW, REJECT, bound_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
@@ -284,7 +284,17 @@ def _routed_to(routes: Any) -> Iterator[str]:
 
 def has_length(queue: Any) -> bool:
     """Whether *queue*, one of kombu, is declared with a largest length."""
-    return LENGTH in _arguments(queue)
+    return _arguments(queue).get(LENGTH) is not None
+
+
+def overflow_of(queue: Any) -> object:
+    """What *queue*, one of kombu, is declared to do when it is full; ``None`` if it does not say."""
+    return _arguments(queue).get(OVERFLOW)
+
+
+def is_to_refuse(queue: Any) -> bool:
+    """Whether *queue*, one of kombu, is declared to refuse new work when it is full."""
+    return overflow_of(queue) == REJECT
 
 
 def declared_bound(queue: Any, partitions: Partitions) -> int | None:

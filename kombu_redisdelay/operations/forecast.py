@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.server_memory import MAXMEMORY, ServerMemory, memories
-from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.operations.stats import read_some
 from kombu_redisdelay.public import public
 
 #: A rate is taken over at least so many seconds, and over so many at most.
@@ -70,7 +70,7 @@ def server_fills(store: Store, by_queue: Mapping[str, tuple[float, int]] | None)
     """
     if by_queue is None:
         return [_fill(server.address, memory) for server, memory in memories(store)]
-    histories, _ = read_each(queue_history, store, list(by_queue))
+    histories = read_some(queue_history, store, list(by_queue))
     now_s = store.now_ms() / 1000
     found = {history.queue: growth(history, now_s) for history in histories}
     by_server: dict[str, list[str]] = {}

@@ -37,6 +37,7 @@ from kombu_redisdelay.operations.rare_large import rare_large
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.words import number_of
 
 #: Messages that are read of all queues together, and of one state at least; bytes of them, at most; and
 #: bytes that are compressed to learn what zlib would save.
@@ -72,8 +73,6 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     try:
         found, refused = read_each(queue_bytes, store, names)
     except ResponseError as exc:
-        if queue is not None:
-            raise
         refused = dict.fromkeys(names, exc)
     unread |= {whole[name]: str(error) for name, error in refused.items()}
     left: list[str] = []
@@ -83,10 +82,11 @@ def memory_use(access: Access, queue: QueueNames = None) -> MemoryUse:
     for part in found:
         row = _Row(part, *_looked_at(store, part, share_of.get(id(part), 0.0), now_ms, allocator, left))
         rows.append(row)
-    small = [row.part for row in rows if row.part.messages and not row.was_read]
+    small = [row.part for row in rows if row.part.messages and not share_of.get(id(row.part))]
     if small:
         count = sum(part.messages for part in small)
-        left.append(f"the messages of {len(small)} small states of queues: {count:,} in all")
+        states = number_of(len(small), "small state")
+        left.append(f"the messages of {states} of queues: {count:,} in all")
     for name in names:
         its = [row for row in rows if row.part.name == name and row.part.messages]
         messages = sum(row.part.messages for row in its)
@@ -157,9 +157,7 @@ def _looked_at(
 ) -> tuple[Sequence[Share], int]:
     """What the tasks of a state hold, and how many of its messages were read to tell that."""
     if not of_sample or not part.messages:
-        size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
-        of_all = Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)
-        return ([of_all] if part.messages else []), 0
+        return _unseen(part), 0
     mean = (part.bytes or 0) / part.messages or TYPICAL_BYTES
     is_list = all(source.kind == LIST for source in part.sources)
     # Redis has looked at so many messages to tell their bytes.
@@ -189,8 +187,14 @@ def _looked_at(
             looked = _in_nodes(looked, allocator)
         if lacks_large(looked, whole):
             limit = large_from(looked)
-            again: Iterable[Sampled]
-            if is_list:
+            again: Iterable[Sampled] = ()
+            if part.messages <= AGAIN_IN_LISTS * most and (part.bytes or 0) <= most_bytes:
+                # All can be read: then nothing is an estimate.
+                look = _Look(part.state, now_ms, allocator, to_compress)
+                looked = list(map(look, sample(store, part.sources, part.messages, most_bytes, mean)))
+                if is_list:
+                    looked = _in_nodes(looked, allocator)
+            elif is_list:
                 again = list(sample(store, part.sources, AGAIN_IN_LISTS * most, most_bytes, mean))
                 others = len(again)
             else:
@@ -199,7 +203,15 @@ def _looked_at(
             more = [look(found) for found in again if look.size(found) > limit]
     except ResponseError as exc:
         left.append(f"{part.state} messages of {part.name}: {exc}")
+        if not looked:
+            return _unseen(part), 0
     return shares(looked, whole, more, others), len(looked)
+
+
+def _unseen(part: StateBytes) -> Sequence[Share]:
+    """What the tasks of a state hold of which no message was read."""
+    size = part.bytes if part.bytes is not None else part.messages * TYPICAL_BYTES
+    return [Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)] if part.messages else []
 
 
 def _in_nodes(looked: Sequence[Looked], allocator: Allocator) -> list[Looked]:

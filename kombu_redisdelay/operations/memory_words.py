@@ -25,6 +25,9 @@ LEAST_UNKNOWN = 0.1
 #: From so many bytes on, the largest message is named.
 LARGE_MESSAGE = 100 * 1024
 
+#: A server that is full in less than so many seconds may be full already.
+AT_ONCE = 60.0
+
 NONE_EXPIRED = "0 %"
 
 #: A server that is full later than in so many seconds is not about to be full.
@@ -75,12 +78,15 @@ def remarks(found: MemoryUse) -> Iterator[str]:
         part = f", {of_redis(each.bytes, found)} of what Redis uses" if found.used else ""
         keys = number_of(each.keys, "key")
         yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
-        for key in each.largest:
-            yield f"The largest of them: {key_in_words(key)}."
+        for number, key in enumerate(each.largest):
+            yield f"{'Another large one' if number else 'The largest of them'}: {key_in_words(key)}."
     rest = unknown_bytes(found)
     if rest:
         part = of_redis(rest, found)
-        yield f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at."
+        yield (
+            f"What else Redis uses, {size(rest)}, {part}, is its own, and keys that were not looked at. "
+            "`redis-cli --memkeys` names large ones."
+        )
     for server in found.servers:
         yield f"Redis at {server.server}: {fill_of(server)}."
     if found.unread:
@@ -151,8 +157,13 @@ def _growth_of(server: ServerFill) -> Iterator[str]:
         yield f"its queues grow by {'at least ' if server.unknown else ''}{rate}, {over}"
     elif server.unknown:
         yield (
-            f"at this rate, at least {rate}, {over}, it is full in {span(server.full_in)} at the latest: not "
+            f"at this rate, at least {rate}, {over}, it is {_full(server.full_in)} at the latest: not "
             f"counted are {without}"
         )
     else:
-        yield f"at this rate, {rate}, {over}, it is full in {span(server.full_in)}"
+        yield f"at this rate, {rate}, {over}, it is {_full(server.full_in)}"
+
+
+def _full(seconds: float) -> str:
+    # What Redis uses goes up and down a little. So a server that refuses may just be below its limit.
+    return f"full in {span(seconds)}" if seconds >= AT_ONCE else "full now, or within a minute"

@@ -9,6 +9,7 @@ from typing import Any
 
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, State
 from kombu_redisdelay.operations.stats import QueueStats
+from kombu_redisdelay.words import percent
 
 #: What a column shows: a number, for how long it has been so, a moment, or a text.
 NUMBER, AGE, MOMENT, TEXT = "number", "age", "moment", "text"
@@ -56,7 +57,8 @@ def _of_states() -> Iterator[tuple[str, QueueColumn]]:
 
 def _bound(queue: QueueStats) -> str:
     """Such as ``82 % of 5,000``."""
-    return "" if queue.bound is None else f"{queue.bound_share:.0%} of {queue.bound:,}".replace("%", " %")
+    share = queue.bound_share
+    return "" if share is None else f"{percent(share)} of {queue.bound:,}"
 
 
 #: Name -> column.

@@ -106,20 +106,31 @@ def _nodes_walked(source: Source, mean_bytes: float) -> float:
 
 
 def _read_all(store: Store, sources: Sequence[Source], together: int) -> Iterator[list[Sampled]]:
-    for source in sources:
-        key = source.key
-        if source.kind == LIST:
-            commands: list[Command] = [
-                ("LRANGE", key, first, first + together - 1) for first in range(0, source.length, together)
+    """All messages. Reading may end before that, and must not have seen the front only, or the first keys."""
+    per_call = BYTES_PER_CALL // BYTES_PER_READ
+    commands: list[Command] = [
+        ("LRANGE", source.key, first, first + together - 1)
+        for source in sources
+        if source.kind == LIST
+        for first in range(0, source.length, together)
+    ]
+    shuffle(commands)
+    yield from _calls(store, sources, commands, per_call)
+    # Redis scans a hash in no order.
+    cursors = {source: b"0" for source in sources if source.kind == HASH}
+    while cursors:
+        hashes = list(cursors)
+        for number in range(0, len(hashes), per_call):
+            some = hashes[number : number + per_call]
+            scans: list[Command] = [
+                ("HSCAN", source.key, cursors[source], "COUNT", together) for source in some
             ]
-            yield from _calls(store, sources, commands, BYTES_PER_CALL / BYTES_PER_READ)
-            continue
-        cursor = b"0"
-        while True:
-            [(cursor, flat)] = answers(store.server, [("HSCAN", key, cursor, "COUNT", together)])
-            yield with_heads(store, [(source.heads, each) for each in _pairs(flat)])
-            if cursor == b"0":
-                break
+            found: list[tuple[str, Sampled]] = []
+            for source, (cursor, flat) in zip(some, answers(store.server, scans), strict=True):
+                found += [(source.heads, each) for each in _pairs(flat)]
+                cursors[source] = cursor
+            yield with_heads(store, found)
+        cursors = {source: cursor for source, cursor in cursors.items() if cursor != b"0"}
 
 
 def _commands(sources: Sequence[Source], most: int, together: int, mean_bytes: float) -> list[Command]:

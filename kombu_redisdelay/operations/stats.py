@@ -195,6 +195,16 @@ def read_each(
     return found, refused
 
 
+def read_some(
+    read: Callable[[Store, Sequence[str]], list[T]], store: Store, queues: Sequence[str]
+) -> list[T]:
+    """As :func:`read_each`, where it does not matter if none can be read."""
+    try:
+        return read_each(read, store, queues)[0]
+    except ResponseError:
+        return []
+
+
 def _call(store: Store, queue: str) -> ScriptCall:
     keys = store.keys(queue)
     return (

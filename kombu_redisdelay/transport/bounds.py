@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.partitions import equal_shares
 from kombu_redisdelay.public import public
+from kombu_redisdelay.words import number_of
 
 #: Seconds for which a process goes by a length that it has read.
 FRESH_FOR = 0.1
@@ -40,8 +41,8 @@ class QueueFull(OperationalError):
     def __init__(self, queue: str, bound: int, length: int, messages: int = 1) -> None:
         what = "is full" if messages == 1 else f"has no room for {messages:,} messages"
         super().__init__(
-            f"queue {queue!r} {what}: it has {length:,}, and may have {bound:,}; publish it later, start "
-            f"more workers, or raise {LENGTH}"
+            f"queue {queue!r} {what}: it has {number_of(length)}, and may have {bound:,}; publish it later, "
+            "start more workers, or raise its max_length"
         )
         self.queue = queue
         self.bound = bound
@@ -124,8 +125,15 @@ class Lengths:
             QueueFull: a queue has no room for them. None is counted.
         """
         known = self._refreshed(counts, read)
-        for name, count in counts.items():
-            estimate = known[name].estimate
+        full = [name for name, count in counts.items() if known[name].estimate + count > bounds[name]]
+        guessed = [name for name in full if known[name].sent]
+        if guessed:
+            # Workers may have taken what this process has sent. A refusal costs more than to look again.
+            for name in guessed:
+                known[name].until = 0.0
+            known |= self._refreshed(guessed, read)
+        for name in full:
+            estimate, count = known[name].estimate, counts[name]
             if estimate + count > bounds[name]:
                 raise QueueFull(name, bounds[name], estimate, count)
         for name, count in counts.items():
@@ -154,7 +162,7 @@ class Lengths:
             raise
         for name, length in zip(old, lengths, strict=True):
             last, current = before[name], self._known.get(name)
-            if last is None and current is not None:
+            if current is not None and current is not last:
                 # Another thread was faster, and counts since then.
                 found[name] = current
                 continue

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kombu_redisdelay.broker.printable import shortened
+
 #: Headers of Celery's tasks. A retry has the first one, what a task publishes (and what comes after it in a
 #: chain, its callbacks, the body of a chord) the second, and members of a group but for the first the third.
 _FOLLOWS = ("retries", "parent_id", "group_index")
@@ -23,9 +25,9 @@ def is_new_work(message: Mapping[str, Any]) -> bool:
 
 
 def name_of(message: Mapping[str, Any]) -> str:
-    """What people know *message* by: its task, else where it goes."""
+    """What people know *message* by: its task, else where it goes. It has a bounded length."""
     task = (message["headers"] or {}).get("task")
     if task:
-        return f"task {str(task)!r}"
+        return f"task {shortened(str(task))}"
     info = message["properties"].get("delivery_info") or {}
-    return f"a message for {str(info.get('routing_key') or info.get('exchange') or '')!r}"
+    return f"a message for {shortened(str(info.get('routing_key') or info.get('exchange') or ''))}"

@@ -256,7 +256,7 @@ class QoS(virtual.QoS):
         logger.warning(
             "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
             "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
-            "for longer than visibility_timeout? Or did a failover lose the takes?",
+            "for longer than visibility_timeout? Or did a failover, or an eviction, lose the takes?",
             len(lost),
             queue,
             which(names, len(lost)),

@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER, fair_key_of
 from kombu_redisdelay.broker.members import Members, put_in
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
@@ -43,6 +44,12 @@ _JSON_BEGINS = ("[", "{")
 
 #: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
 LONGEST_REASON = 200
+
+#: How many tasks a process remembers to have warned of, because their keys are wrong.
+MOST_WARNED = 1000
+
+#: Queue and task.
+_warned: set[tuple[str, str]] = set()
 
 
 class _Decoder:
@@ -161,6 +168,8 @@ def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageO
         properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
         raise _NotDue(message_id(payload), at_ms)
     members = mark_delivery(payload)
+    if members.key is None and (KEY_HEADER in payload["headers"] or WEIGHT_HEADER in payload["headers"]):
+        _warn_of_key(payload["headers"], delivery.queue)
     payload["properties"]["delivery_tag"] = delivery.tag
     message: Any = _to_message(payload, message_of)
     # A message that is redelivered is late for other reasons than the schedule, and so is one that no worker
@@ -172,6 +181,23 @@ def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageO
         message.stored_as = StoredAs(delivery.queue, delivery.step, members, now_ms, now)
     metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
     return Received(delivery, message, members.lost)
+
+
+def _warn_of_key(headers: dict[str, Any], queue: str) -> None:
+    """Say so, once for each task, if another program has written a key or weight that is none."""
+    try:
+        fair_key_of(headers)
+    except Exception as exc:
+        # Foreign headers may make it raise any exception.
+        about = queue, str(headers.get("task"))[:LONGEST_REASON]
+        if about in _warned:
+            return
+        if len(_warned) >= MOST_WARNED:
+            _warned.clear()
+        _warned.add(about)
+        logger.warning(
+            "A message of queue %r has a wrong key or weight, which counts as none: %s", queue, in_a_line(exc)
+        )
 
 
 def unknown_for(message: virtual.Message) -> float:

@@ -20,7 +20,7 @@ from kombu_redisdelay.operations.history import (
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.server_memory import ServerMemory, memories
-from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
+from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each, read_some
 from kombu_redisdelay.operations.timeline import Span, timeline
 
 #: Queues on a page. Only these are read anew for each viewer.
@@ -62,7 +62,7 @@ def read_fleet(store: Store, names: Sequence[str]) -> Fleet:
 
 def read_hours(store: Store, names: Sequence[str]) -> dict[str, Counts]:
     """Queue -> what has happened in the last hour. Queues are missing whose history cannot be read."""
-    histories, _ = read_each(queue_history, store, names)
+    histories = read_some(queue_history, store, names)
     return {history.queue: last_hour(history) for history in histories}
 
 
@@ -90,7 +90,7 @@ class Failures:
 def read_failures(messages: Messages, names: Sequence[str]) -> Failures:
     """What has failed in these queues, without those that cannot be read."""
     groups, _ = read_each(lambda _, some: messages.failures(Selection(queue=some)), messages.store, names)
-    histories, _ = read_each(queue_history, messages.store, names)
+    histories = read_some(queue_history, messages.store, names)
     minutes, hours = minutes_together(histories), hours_together(histories)
     return Failures(len(names), together(groups), minutes, hours)
 

@@ -26,6 +26,7 @@ def memory(request: Request) -> Response:
         bytes_of_others=sum(task.bytes for task in rest),
         about={(state.queue, state.state) for state in found.states if state.is_about},
         is_about=any(task.is_about for task in found.tasks),
+        any_expired=any(task.expired for task in found.tasks[:MOST]),
         kind_of=kind_of,
         number_of_messages=number_of_messages,
         of_redis=lambda bytes: of_redis(bytes, found),

@@ -190,6 +190,14 @@ class TestTurns:
         left = {name.rpartition(b"}:")[2] for name in rig.all_keys() if b"redisdelay:{q}" in name}
         assert left <= {b"control", b"unacked:me", b"history", b"consumers", b"wake"}
 
+    def test_an_empty_key_leaves_with_its_next_turn(self, rig: Rig) -> None:
+        publish(rig, "a", "a0")
+        publish(rig, "b", *numbered("b", 9))
+        me = rig.consumer()
+        assert set(keys_of(taken(me, "q", limit=2))) == {"a", "b"}
+        assert len(taken(me, "q", limit=2)) == 2
+        assert rig.client.zrange(rig.store.keys("q").turns(0), 0, -1) == [b"b"]
+
     def test_a_large_message_is_taken_too(self, rig: Rig) -> None:
         large = fair_payload("large", "a").replace('"body": ""', f'"body": "{"x" * 600_000}"')
         rig.put("q", large)
@@ -247,6 +255,19 @@ class TestOperators:
         assert list(lists.remove_all("q", [found[1], found[3], found[4]])) == [found[1], found[3], found[4]]
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 2
         assert ids(taken(rig.consumer(), "q")) == ["a0", "a2"]
+
+    @pytest.mark.many_messages
+    def test_removes_what_many_keys_have_in_few_round_trips(self, rig: Rig, fair: FairQueues) -> None:
+        for number in range(150):
+            publish(rig, f"k{number}", f"m{number}")
+        while rig.client.llen(rig.store.keys("q").ready):
+            taken(rig.consumer(), "q", limit=0)
+        lists = ReadyLists(rig.store)
+        found = list(lists.iter("q"))
+        before = rig.client.info("stats")["total_reads_processed"]
+        assert list(lists.remove_all("q", found)) == found
+        assert rig.client.info("stats")["total_reads_processed"] - before < 100
+        assert list(lists.iter("q")) == []
 
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
         lists = self.sort_in(rig)

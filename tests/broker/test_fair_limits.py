@@ -6,6 +6,7 @@ import pytest
 
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_keys import (
+    PLAIN,
     KeyLimits,
     iter_keys,
     iter_limited_keys,
@@ -15,9 +16,11 @@ from kombu_redisdelay.broker.fair_keys import (
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.operations.stats import queue_stats
+from tests.broker.database import FakeDatabase
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
-from tests.broker.rig import Rig, taken, takes_of
+from tests.broker.rig import Rig, a_failure, dead_letter, park, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
+from tools.harness.process import wait_until
 
 HOUR = 3_600_000
 
@@ -65,7 +68,10 @@ class TestLimits:
         assert rig.tokens("q") == 1
         assert ids(taken(me, "q")) == ["a0"]
 
-    @pytest.mark.parametrize("how", ["returned", "failed", "later", "dead", "left", "lost"])
+    @pytest.mark.parametrize(
+        "how",
+        ["returned", "failed", "later", "dead", "unreadable", "left", "lost", "parked", "kept", "closed"],
+    )
     def test_whatever_becomes_of_it_its_place_is_free(self, rig: Rig, fair: FairQueues, how: str) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
@@ -76,6 +82,14 @@ class TestLimits:
             me.give_back("q", delivery.tag)
         elif how == "dead":
             me.make_dead("q", delivery.tag, "why")
+        elif how == "unreadable":
+            dead_letter(me, delivery, "why")
+        elif how == "parked":
+            park(me, delivery, "a0", rig.database.now_ms() + HOUR)
+        elif how == "kept":
+            assert rig.fail(me, "q", delivery.tag, a_failure("a0"))
+        elif how == "closed":
+            assert me.give_back_all()
         elif how == "left":
             me.leave_to_others("q", delivery.tag, "a0", "task")
             me.confirm_acks()
@@ -85,8 +99,22 @@ class TestLimits:
         else:
             me.requeue("q", delivery.tag, HOUR if how == "later" else None)
         assert rig.tokens("q") == 1
-        comes_first = how in ("returned", "lost")
+        comes_first = how in ("returned", "lost", "closed")
         assert ids(taken(rig.consumer("other"), "q")) == ["a0" if comes_first else "a1"]
+
+    def test_the_ack_of_one_with_a_unique_key_frees_its_place(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        member = '"redisdelay-unique": ["d", "first", "u"]'
+        rig.put("q", fair_payload("first", "a").replace('"body"', f'{member}, "body"'))
+        rig.client.hset(rig.key("q", "unique"), "u", f"r0 {rig.database.now_ms()} 0 first")
+        publish(rig, "a", "second")
+        me = rig.consumer()
+        [delivery] = taken(me, "q")
+        assert rig.client.hkeys(rig.key("q", "running")) == [b"u"]
+        rig.use_up_token("q")
+        assert rig.ack(me, "q", delivery.tag)
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["second"]
 
     def test_a_place_that_another_program_has_freed_is_found(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(concurrency=1))
@@ -176,6 +204,17 @@ class TestLimits:
         me.confirm_acks()
         assert rig.tokens("q") == 1
         assert ids(taken(me, "q")) == ["a1"]
+
+    def test_a_rate_is_not_forgotten_if_the_queue_was_plain(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        me = rig.consumer()
+        for id in ("a0", "a1"):
+            publish(rig, "a", id)
+            assert ids(taken(me, "q")) == [id]
+            fair.switch_off(["q"])
+            assert rig.client.pttl(rig.key("q", "tats")) > 0
+            fair.switch_on(["q"])
+            assert rig.client.pttl(rig.key("q", "tats")) == -1
 
     def test_a_consumer_comes_when_a_rate_allows_it(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
@@ -290,6 +329,65 @@ class TestLimits:
         left = {name.rpartition(b"}:")[2] for name in rig.all_keys()}
         assert not left & {b"active", b"unacked-keys", b"limited"}
 
+    def test_nothing_is_left_when_no_limit_is(self, rig: Rig, fair: FairQueues) -> None:
+        """A queue with this hash costs more."""
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        me = rig.consumer()
+        assert len(taken(me, "q")) == 1
+        assert me.take(Request(("q",), 1)).due
+        fair.limit(["q"], KeyLimits())
+        fair.switch_off(["q"])
+        assert ids(take_all(me)) == ["a1"]
+        assert fair.states(["q"]) == [PLAIN]
+        assert not rig.client.exists(rig.store.keys("q").limits)
+
+    def test_a_consumer_of_many_queues_frees_its_permit(self, rig: Rig, fair: FairQueues) -> None:
+        """If others were woken, a take does not get to all that are hot, and says nothing of the limits of
+        these."""
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        publish(rig, "a", "a0", "a1")
+        others = [f"other-{number}" for number in range(20)]
+        me, request = rig.consumer(), Request((*others, "q"), 1, in_turn=False, hot=["q"])
+        [delivery] = me.take(request).deliveries
+        rig.store.wake(*others)
+        assert set(me.take(request).more) == {"q"}
+        assert rig.ack(me, "q", delivery.tag)
+        assert not rig.client.exists(rig.store.keys("q").unacked_keys)
+        assert ids(taken(me, "q")) == ["a1"]
+
+
+@pytest.mark.one_server
+class TestManyWereAtALimit:
+    """While Redis saves, it does not make a hash smaller that has lost most of its fields. Then a scan of
+    many places may find few of them, or none."""
+
+    @pytest.fixture(autouse=True)
+    def few(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(concurrency=1))
+        for number in range(20):
+            publish(rig, f"k{number}", *numbered(f"{number}-", 2))
+        limited = rig.store.keys("q").limited
+        assert len(take_all(rig.consumer())) == 20
+        if not isinstance(rig.database, FakeDatabase):
+            rig.client.config_set("rdb-key-save-delay", 1_000_000)
+            rig.client.hset(limited, mapping={f"gone{number}": "" for number in range(8000)})
+            # That of another test ends when its keys are gone.
+            wait_until(lambda: not rig.client.info("persistence")["rdb_bgsave_in_progress"], 30, "it saves")
+            rig.client.bgsave()
+            rig.client.config_set("rdb-key-save-delay", 0)
+            rig.client.hdel(limited, *(f"gone{number}" for number in range(8000)))
+        assert rig.client.hlen(limited) == 20
+
+    def test_all_are_purged(self, rig: Rig) -> None:
+        assert rig.store.purge("q") == 20
+        assert not rig.client.exists(rig.store.keys("q").limited)
+
+    def test_all_are_moved_back(self, rig: Rig, fair: FairQueues) -> None:
+        fair.switch_off(["q"])
+        assert len(take_all(rig.consumer("other"))) == 20
+        assert fair.states(["q"]) == [PLAIN]
+
 
 def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
     for key in "abc":
@@ -388,12 +486,27 @@ class TestTakenBeforeTheLimit:
         fair.limit_key("q", "a", KeyLimits(concurrency=1))
         idle, other = rig.consumer("idle"), rig.consumer("other")
         assert 0 < idle.take(Request(("q",), 1)).due["q"] <= 1
-        assert other.take(Request(("q",), 1)).due == {}
+        assert takes_of(idle, ["q"]).look().due["q"] <= 1
+        if isinstance(rig.database, FakeDatabase):
+            # The clock of a server does not stand still, and the watcher is soon late.
+            assert other.take(Request(("q",), 1)).due == {}
+            assert takes_of(other, ["q"]).look().due == {}
         rig.database.advance(HOUR)
+        # Nobody else comes if the watcher is gone.
+        assert takes_of(other, ["q"]).look().due == {"q": 0}
         assert rig.ack(rig.consumer("busy"), "q", held.tag)
         assert ids(taken(idle, "q")) == ["a1"]
         assert idle.take(Request(("q",), 1)).due == {}
         assert not rig.client.exists(rig.store.keys("q").earlier)
+
+    def test_a_clock_that_was_set_back(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        idle, earlier = rig.consumer("idle"), rig.store.keys("q").earlier
+        assert taken(idle, "q") == []
+        [holder] = rig.client.zrange(earlier, 0, -1)
+        rig.client.zadd(earlier, {holder: rig.database.now_us() + HOUR * 1000})
+        assert rig.ack(rig.consumer("busy"), "q", held.tag)
+        assert ids(taken(idle, "q")) == ["a1"]
 
     def test_nobody_comes_while_no_key_waits(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
         fair.limit_key("q", "b", KeyLimits(concurrency=1))

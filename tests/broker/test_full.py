@@ -24,6 +24,7 @@ from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.fair_kit import ids, numbered, publish, take_all
 from tests.broker.rig import Rig, a_failure, dead_letter, payload, take_out, taken, texts
+from tests.broker.test_fair_invariant import fair_payload, id_of
 from tests.environments import CLUSTER, CLUSTERS
 from tools.harness.full import BALLAST
 
@@ -300,6 +301,47 @@ def test_the_token_of_a_permit_may_be_refused(rig: Rig) -> None:
     rig.database.fill()
     assert me.make_dead("q", delivery.tag, "the test wants it")
     assert len(rig.dead("q")) == 1
+
+
+@pytest.mark.parametrize(
+    "limits", [KeyLimits(concurrency=1), KeyLimits(interval_us=HOUR * 1000.0, burst=1)], ids=["held", "rate"]
+)
+def test_a_take_that_only_finds_a_key_at_its_limit(rig: Rig, limits: KeyLimits) -> None:
+    """It raised an error, and its consumer got nothing of any queue."""
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    fair.limit(["q"], limits)
+    rig.put("q", *(fair_payload(f"a{number}", "a") for number in range(2)))
+    rig.put("other", "b")
+    [delivery] = taken(me, "q", limit=1)
+    rig.database.fill()
+    assert taken(me, "q") == []
+    assert rig.ack(me, "q", delivery.tag)
+    assert len(taken(me, "q", "other")) == (2 if limits.concurrency else 1)
+
+
+def test_a_key_is_paused_and_the_others_go_on(rig: Rig) -> None:
+    """What was taken is counted then, and nothing is taken meanwhile."""
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    rig.put("q", *(fair_payload(f"{key}{number}", key) for number in range(3) for key in "ab"))
+    assert len(taken(me, "q", limit=2)) == 2
+    rig.database.fill()
+    fair.pause_key("q", "a")
+    assert [id_of(each.payload) for each in taken(me, "q")] == ["b1", "b2"]
+    fair.resume_key("q", "a")
+    assert [id_of(each.payload) for each in taken(me, "q")] == ["a1", "a2"]
+
+
+def test_a_queue_becomes_plain(rig: Rig) -> None:
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    fair.limit(["q"], KeyLimits(concurrency=1))
+    rig.put("q", *(fair_payload(f"a{number}", "a") for number in range(3)))
+    assert len(taken(me, "q")) == 1
+    rig.database.fill()
+    fair.switch_off(["q"])
+    assert len(taken(me, "q")) == 2
 
 
 def test_scheduled_messages_are_moved_and_removed(rig: Rig) -> None:

@@ -56,6 +56,17 @@ class TestTotals:
         assert history(rig).unrecorded == 3
         assert published(rig) == 4
 
+    @pytest.mark.usefixtures("fair")
+    def test_sorted_in_by_a_fair_queue(self, rig: Rig) -> None:
+        rig.put("q", payload("a"), payload("b"), step=3)
+        rig.put("q", payload("c"))
+        assert len(taken(rig.consumer(), "q", limit=1)) == 1
+        assert rig.ready("q") == rig.ready("q", 3) == []
+        record(rig.store, ["q"])
+        assert (history(rig).totals.published, published(rig)) == (3, 3)
+        assert len(taken(rig.consumer(), "q")) == 2
+        assert published(rig) == 3
+
     def test_acked(self, rig: Rig, delivery: Delivery) -> None:
         assert rig.ack(rig.consumer(), "q", delivery.tag)
         assert (history(rig).totals, published(rig)) == (Counts(1, 1, 0, 0), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay.broker import maintenance
+from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.maintenance import CONSUMERS_PER_SCRIPT, UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
@@ -33,7 +34,7 @@ def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
     assert rig.all_keys() == [rig.store.keys("q").history.encode()]
 
 
-@pytest.mark.parametrize("place", ["ready", "scheduled", "unacked", "dead", "consumer"])
+@pytest.mark.parametrize("place", ["ready", "sorted in", "scheduled", "unacked", "dead", "consumer"])
 def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     rig.store.remember("q")
     rig.put("q", payload("m"), step=3)
@@ -41,6 +42,11 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     if place == "scheduled":
         rig.store.purge("q")
         rig.schedule("q", payload("m"), 2 * UNUSED_MS)
+    elif place == "sorted in":
+        FairQueues(rig.store).switch_on(["q"])
+        taken(me, "q", limit=0)
+        assert rig.ready("q", 3) == []
+        assert rig.store.exists("q")
     elif place != "ready":
         [delivery] = taken(me, "q")
         if place == "dead":
@@ -56,7 +62,7 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     assert finish(forget_unused(store)) == 1
     assert store.queues() == ["q"]
     left = {key: rig.client.type(key) for key in rig.all_keys()}
-    if place in ("scheduled", "ready", "unacked", "consumer"):
+    if place != "dead":
         assert left == before
     assert finish(forget_unused(store)) == 0, "it was noted again"
 

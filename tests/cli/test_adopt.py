@@ -16,12 +16,12 @@ from tests.cli.site import QUEUE, Site, sort_in
 NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
 
 
-def take(site: Site, tag: str, eta_in: float | None = None) -> None:
+def take(site: Site, tag: str, eta_in: float | None = None, **headers: str) -> None:
     """As a worker of redis:// does."""
     eta = None if eta_in is None else (datetime.now(timezone.utc) + timedelta(seconds=eta_in)).isoformat()
     message = {
         "body": "",
-        "headers": {"task": "shop.close_order", "id": tag, "eta": eta},
+        "headers": {"task": "shop.close_order", "id": tag, "eta": eta, **headers},
         "properties": {"delivery_tag": tag},
     }
     site.redis.hset("unacked", tag, json.dumps([message, "", QUEUE]))
@@ -92,6 +92,17 @@ def test_what_is_sorted_in_by_key_goes_back(site: Site) -> None:
     assert site.text("adopt", "--reverse", "--yes") == f"Gave back {said}"
     assert site.redis.llen(QUEUE) == 2
     assert "fair" not in site.text("stats")
+
+
+def test_what_is_adopted_keeps_its_key(site: Site) -> None:
+    site.text("fair", "-Q", QUEUE, "--force")
+    for tag, eta_in in (("later", 3600), ("now", None)):
+        take(site, tag, eta_in, **{"x-key": "tenant"})
+    site.text("adopt", "--yes")
+    sort_in(site, "other")
+    found = {row["key"]: (row["ready"], row["scheduled"]) for row in site.rows("keys", "-Q", QUEUE)}
+    assert found == {"tenant": (1, 1), "other": (1, 0)}
+    assert site.redis.hget(site.store.keys(QUEUE).fair, "n:0") == "2"
 
 
 def test_as_json(site: Site) -> None:

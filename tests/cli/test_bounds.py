@@ -76,9 +76,22 @@ def test_the_doctor_warns_before_it_is_full(site: Site, number: int, when: str) 
     assert all("`celery delayed count --by task -Q emails`" in row["advice"] for row in found)
 
 
-def test_the_doctor_says_that_a_length_has_no_effect(site: Site) -> None:
-    declare(site, "emails", number=0, queue_arguments={})
-    assert "max_length has no effect" in site.findings("warning")["queue emails"]
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [({}, "it has no x-overflow"), ({"x-overflow": "reject_publish"}, "its x-overflow is 'reject_publish'")],
+)
+def test_the_doctor_says_that_a_length_has_no_effect(
+    site: Site, arguments: dict[str, Any], reason: str
+) -> None:
+    declare(site, "emails", number=0, queue_arguments=arguments)
+    assert f"max_length has no effect, because {reason}:" in site.findings("warning")["queue emails"]
+
+
+def test_the_doctor_says_that_an_overflow_has_no_effect(site: Site) -> None:
+    declare(site, "emails", number=0, max_length=None)
+    assert (
+        "x-overflow has no effect, because it has no max_length" in site.findings("warning")["queue emails"]
+    )
 
 
 def test_the_doctor_says_that_a_length_cannot_be(site: Site) -> None:

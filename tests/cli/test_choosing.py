@@ -306,6 +306,9 @@ class TestHowMany:
     def test_exactly_as_many_as_there_are(self, full: Site) -> None:
         assert full.run("list", "--limit", "12").stderr == ""
 
+    def test_one(self, full: Site) -> None:
+        assert full.run("list", "--limit", "1").stderr.startswith("Only the first one: there are 12.")
+
     @pytest.mark.parametrize(
         "words",
         [

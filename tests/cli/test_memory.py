@@ -67,6 +67,16 @@ def test_one_queue(site: Site) -> None:
     )
 
 
+def test_the_largest_keys_of_others(site: Site) -> None:
+    site.send()
+    for name, size in ("small", 1000), ("large", 2000), ("larger", 3000):
+        site.redis.set(name, "x" * size)
+    said = site.text("memory")
+    assert said.count("The largest of them: 'larger', a string") == 1
+    assert said.count("Another large one: 'large', a string") == 1
+    assert "'small'" not in said
+
+
 def test_nothing(site: Site) -> None:
     assert "No messages found." in site.run("memory").stderr
     assert rows_of(site, "task") == []
@@ -133,13 +143,26 @@ def test_the_exporter_tells_bytes_and_keeps_them(site: Site, monkeypatch: pytest
     assert scrape(registry)[name, QUEUE] == first[name, QUEUE]
 
 
-def what_the_doctor_finds(site: Site) -> dict[str, Any] | None:
+def test_the_exporter_tells_no_bytes_of_what_cannot_be_read(site: Site) -> None:
+    site.send(queue="other")
+    site.send()
+    site.redis.set(site.store.keys(QUEUE).failed_messages, "of another program")
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(site.store, lambda: ["other", QUEUE]))
+    found = scrape(registry)
+    name = 'redisdelay_queue_bytes{state="ready"}'
+    assert (name, "other") in found
+    assert (name, QUEUE) not in found
+
+
+def what_the_doctor_finds(site: Site, status: int = 1) -> dict[str, Any] | None:
     """With a server that is more than half full."""
     used = int(site.redis.info("memory")["used_memory"])
-    site.redis.config_set("maxmemory", int(1.6 * used))
+    # A buffer of a client that has just sent much counts, and is freed after two seconds.
+    site.redis.config_set("maxmemory", int(1.3 * used))
     try:
         # The server of the tests keeps nothing.
-        found = {row["check"]: row for row in site.rows("doctor", status=1)}
+        found = {row["check"]: row for row in site.rows("doctor", status=status)}
     finally:
         site.redis.config_set("maxmemory", 0)
     return found.get("what fills Redis")
@@ -190,5 +213,12 @@ def test_a_queue_that_may_not_be_read(site: Site, server: RedisServer) -> None:
     assert found.exit_code == 0
     assert "Could not be read: queue 'secret' (NOPERM" in found.stdout
     assert [row["queue"] for row in rows_of(site, "not read")] == ["secret"]
-    site.app.amqp.queues.add(Queue("secret"))
+    found_by_doctor = what_the_doctor_finds(site, status=0)
+    assert found_by_doctor is not None
+    assert found_by_doctor["found"].endswith("; 1 queue could not be read")
+    for _ in range(2):
+        asked = site.run("memory", "-Q", "secret")
+        assert asked.exit_code == 1
+        assert "Could not be read: queue 'secret' (" in asked.stdout
+        site.app.amqp.queues.add(Queue("secret"))
     assert site.run("memory").exit_code == 1

@@ -59,7 +59,7 @@ def test_beat_logs_it_and_goes_on(site: Installation, tmp_path: Path) -> None:
         queues=[QUEUE],
         expected="Traceback|QueueFull|SchedulingError|Message Error",
     )
-    told = "queue 'periodic' is full: it has 5, and may have 5"
+    told = "queue 'periodic' is full: it has 5 messages, and may have 5"
     wait_until(lambda: worker.log().count(told) >= 2, 30, "nothing was refused")
     assert site.ready("periodic") == BOUND
     site.redis.delete("periodic")

@@ -65,7 +65,7 @@ class TestAQueueWithABound:
         bounded(channel)
         fill(channel)
         with pytest.raises(
-            QueueFull, match=r"'q' is full: it has 3, and may have 3; publish it later, "
+            QueueFull, match=r"'q' is full: it has 3 messages, and may have 3; publish it later, "
         ) as caught:
             publish(channel, "one more", **options)
         full = caught.value
@@ -95,12 +95,13 @@ class TestAQueueWithABound:
     def test_counts_what_is_sorted_in(self, site: Site) -> None:
         channel = site.channel()
         queue = bounded(channel, queue_arguments={**REJECT, "x-fair": True})
-        fill(channel, headers={"x-key": "tenant"})
+        for priority in (0, 6, 0):
+            publish(channel, "a", priority=priority, headers={"x-key": "tenant"})
         inbox = Inbox(channel, queue, prefetch=1)
         drain(channel.connection.client, lambda: len(inbox) == 1)
         inbox.consumer.cancel()
         assert (site.ready(), site.unacked()) == (0, 1)
-        publish(channel, "instead", headers={"x-key": "tenant"})
+        publish(channel, "instead", priority=9, headers={"x-key": "tenant"})
         with pytest.raises(QueueFull, match="it has 3"):
             publish(channel, "too much")
 
@@ -344,7 +345,7 @@ class TestReading:
 
     def test_what_others_publish_is_foreseen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The queue grows by ten messages for each of ours: there is room for one of ten."""
-        now, lengths = 0.0, iter((0, 100, 200))
+        now, lengths = 0.0, iter((0, 100, 200, 280))
         monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
         monkeypatch.setattr(bounds, "monotonic", lambda: now)
         known = bounds.Lengths()
@@ -358,8 +359,30 @@ class TestReading:
             if now < 0.2:
                 publish()
                 publish()
+        # The eight of the last tenth of a second count as 80, so the length is read again.
         with pytest.raises(QueueFull, match="it has 280"):
             publish()
+        assert not list(lengths)
+
+    def test_what_workers_have_taken_meanwhile_makes_room(self, site: Site, read_once: None) -> None:
+        channel = site.channel()
+        bounded(channel)
+        for _ in range(3):
+            fill(channel)
+            site.client_of().delete(site.keys().ready)
+        fill(channel)
+        with pytest.raises(QueueFull):
+            publish(channel, "too much")
+
+    def test_a_full_queue_is_not_read_for_each_message(self, site: Site, read_once: None) -> None:
+        channel = site.channel()
+        bounded(channel)
+        fill(channel)
+        with pytest.raises(QueueFull):
+            publish(channel, "too much")
+        site.client_of().delete(site.keys().ready)
+        with pytest.raises(QueueFull):
+            publish(channel, "until it is read again")
 
     def test_a_lone_message_is_not_refused_for_what_others_may_do(
         self, monkeypatch: pytest.MonkeyPatch
@@ -375,7 +398,7 @@ class TestReading:
     def test_what_another_thread_sends_meanwhile_counts(
         self, monkeypatch: pytest.MonkeyPatch, is_known: bool
     ) -> None:
-        now = 0.0
+        now, length = 0.0, 0
         monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
         monkeypatch.setattr(bounds, "monotonic", lambda: now)
         known = bounds.Lengths()
@@ -387,7 +410,7 @@ class TestReading:
         def read(queues: Sequence[str]) -> list[int]:
             if others:
                 others.pop()()
-            return [0]
+            return [length]
 
         if is_known:
             admit()
@@ -395,6 +418,34 @@ class TestReading:
         others.append(admit)
         admit()
         admit()
+        # The three that were counted are looked for before one is refused.
+        length = 3
+        with pytest.raises(QueueFull, match="it has 3"):
+            admit()
+
+    def test_what_another_thread_sends_while_both_look_again_counts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bounds, "FRESH_FOR", 1000.0)
+        known, length = bounds.Lengths(), 0
+        others: list[Callable[[], None]] = []
+
+        def admit() -> None:
+            known.admit({"q": 1}, {"q": 3}, read)
+
+        def read(queues: Sequence[str]) -> list[int]:
+            if others:
+                others.pop()()
+            return [length]
+
+        for _ in range(3):
+            admit()
+        # Workers have taken them all, and there is room for three more: for this one, that of the other
+        # thread, and one more.
+        others.append(admit)
+        admit()
+        admit()
+        length = 3
         with pytest.raises(QueueFull, match="it has 3"):
             admit()
 
@@ -437,4 +488,4 @@ def test_the_error_can_be_pickled() -> None:
     error = QueueFull("q", 3, 4, 2)
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.queue, copy.bound, copy.length, copy.messages, str(copy)) == ("q", 3, 4, 2, str(error))
-    assert "has no room for 2 messages: it has 4, and may have 3" in str(error)
+    assert "has no room for 2 messages: it has 4 messages, and may have 3" in str(error)

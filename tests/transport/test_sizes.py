@@ -87,6 +87,11 @@ class TestLimit:
         limited.send_task("big", ["small"], **options)
         assert ready(site) + scheduled(site) == 1
 
+    def test_the_error_is_short_if_the_name_is_what_is_large(self, site: Site, limited: Celery) -> None:
+        with pytest.raises(ValueError, match=r"^task 'xxx.*\.\.\. was not published") as caught:
+            limited.send_task(LARGE)
+        assert len(str(caught.value)) < 500
+
     def test_a_compressed_one_is_small(self, site: Site, limited: Celery) -> None:
         limited.send_task("big", [LARGE], compression="zlib")
         assert ready(site) == 1

@@ -14,6 +14,7 @@ from celery.contrib.testing.worker import start_worker
 
 from kombu_redisdelay import batch, keys
 from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.transport import receive
 from tests.transport.kit import Inbox, Site, drain, publish
 
 MEMBER = "redisdelay-key"
@@ -89,6 +90,35 @@ class TestKombu:
             with pytest.raises(ValueError, match=message):
                 publish(channel, "m", headers={**headers, **more})
         assert (site.ready(), site.scheduled()) == (0, 0)
+
+    @pytest.mark.parametrize(
+        ("headers", "said"),
+        [
+            ({"x-key": 5}, "header 'x-key' of task 't' must be a text, not 5"),
+            ({"x-key": "a\nb"}, "must have no control characters"),
+            ({"x-key": "a", "x-key-weight": "x" * 10_000}, "must be a number from 0.001 to 1000, not 'xxx"),
+            ({"x-key-weight": 2}, "'x-key-weight' needs header 'x-key'"),
+            ({"x-key": {"a": [None]}}, "must be a text, not {'a': [None]}"),
+        ],
+    )
+    def test_what_another_transport_has_published_wrongly_is_taken_and_told(
+        self, site: Site, caplog: pytest.LogCaptureFixture, headers: dict[str, Any], said: str
+    ) -> None:
+        receive._warned.clear()
+        channel = site.channel()
+        publish(channel, "1", "2", headers={"task": "t"})
+        client, ready = site.client_of("q"), site.keys("q").ready
+        for _ in range(2):
+            message = json.loads(client.rpop(ready))
+            message["headers"] |= headers
+            client.lpush(ready, json.dumps(message))
+        publish(channel, "3", headers={"x-key": "right"})
+        inbox = Inbox(channel)
+        drain(channel.connection.client, lambda: len(inbox) == 3)
+        [told] = [record.getMessage() for record in caplog.records if "wrong key" in record.getMessage()]
+        assert told.startswith("A message of queue 'q' has a wrong key or weight, which counts as none: ")
+        assert said in told
+        assert len(told) < 400
 
     @pytest.mark.parametrize("weight", [0.001, 0.1, 1, 1.5, 1000])
     def test_a_weight_has_no_exponent(self, weight: float) -> None:

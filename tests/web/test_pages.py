@@ -86,6 +86,19 @@ def test_what_fills_redis(viewer: Viewer, site: Site) -> None:
     assert "<b>bold</b>" in page.text
     assert "\x1b" not in page.source
     assert "<b>bold" not in page.source
+    assert page.links["shop.render"] == "/messages?state=ready&queue=celery&task=shop.render"
+    # The largest message of a task is a link to it.
+    assert "/message?id=c" in page.links.values()
+    # Without it, a card of a narrow window does not say which number is what.
+    assert 'data-label="Of Redis"' in page.source
+    assert "Expired" not in page.text
+
+
+def test_what_fills_redis_and_has_expired(viewer: Viewer, site: Site) -> None:
+    site.send("shop.render", expires=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    page = viewer.open("/memory")
+    assert "Expired" in page.text
+    assert "100 %" in page.text
 
 
 def test_the_doctor_speaks_below_the_queues(viewer: Viewer, site: Site) -> None:

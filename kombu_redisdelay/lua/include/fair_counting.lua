@@ -1,26 +1,6 @@
 -- Whether messages of keys are counted (fair_unacked.lua): if the queue is fair, and any concurrency of keys
 -- is limited. What was taken before is counted by count_keys.lua; until that is done, nothing is taken.
 
--- The fields of the hash `control` without which the hash need not be there.
-local LIMITS = {
-  'paused_ms',
-  'interval_us',
-  'concurrency',
-  'fair',
-  'key_concurrency',
-  'key_interval_us',
-  'has_key_limits',
-}
-
-local function has_limits(control)
-  for _, found in pairs(redis.call('HMGET', control, unpack(LIMITS))) do
-    if found then
-      return true
-    end
-  end
-  return false
-end
-
 local function is_counted(control)
   local fair, concurrency, has_own =
     unpack(redis.call('HMGET', control, 'fair', 'key_concurrency', 'has_key_limits'))

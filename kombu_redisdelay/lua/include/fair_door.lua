@@ -139,10 +139,15 @@ end
 -- For a queue that is not to be fair any more: lets some keys go on that were at a limit. To be called before
 -- move_back(), which moves what has a turn.
 local function free_some(fair)
-  local limited, keys = redis.call('HSCAN', fair.base .. 'limited', '0', 'COUNT', LIMITED_AT_ONCE)[2], {}
-  for i = 1, #limited, 2 do
-    keys[#keys + 1] = limited[i]
-  end
+  local cursor, keys = '0', {}
+  repeat
+    -- The first part of a hash may be empty.
+    local scan = redis.call('HSCAN', fair.base .. 'limited', cursor, 'COUNT', LIMITED_AT_ONCE)
+    cursor = scan[1]
+    for i = 1, #scan[2], 2 do
+      keys[#keys + 1] = scan[2][i]
+    end
+  until cursor == '0' or #keys > 0
   unlimit(fair.base, keys)
 end
 

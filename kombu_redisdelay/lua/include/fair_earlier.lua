@@ -22,20 +22,23 @@ local function free_earlier(fair)
     return 0
   end
   local earlier = fair.base .. 'earlier'
-  local found = redis.call('ZRANGE', earlier, 0, EARLIER_AT_ONCE - 1, 'WITHSCORES')
+  local first_us = tonumber(redis.call('ZRANGE', earlier, 0, 0, 'WITHSCORES')[2])
+  fair.has_earlier = first_us ~= nil
+  -- It is later if the clock was set.
+  local was_set = first_us and first_us > fair.now_us + LATEST_US
+  if not first_us or first_us > fair.now_us and not was_set then
+    return 0
+  end
+  local latest_us = was_set and '+inf' or fair.now_us
+  local found = redis.call('ZRANGEBYSCORE', earlier, '-inf', latest_us, 'LIMIT', 0, EARLIER_AT_ONCE)
   local settled, unacked = {}, {}
-  for i = 1, #found, 2 do
-    local at_us = tonumber(found[i + 1])
-    -- It is later if the clock was set.
-    if at_us > fair.now_us and at_us <= fair.now_us + LATEST_US then
-      break
-    end
-    local consumer, tag = string.match(found[i], '^(.*)\30(.*)$')
+  for _, holder in ipairs(found) do
+    local consumer, tag = string.match(holder, '^(.*)\30(.*)$')
     local hash = fair.base .. 'unacked:' .. (consumer or '')
     if consumer and redis.pcall('HEXISTS', hash, tag) == 1 then
-      unacked[#unacked + 1], unacked[#unacked + 2] = next_look_us(tag, fair.now_us), found[i]
+      unacked[#unacked + 1], unacked[#unacked + 2] = next_look_us(tag, fair.now_us), holder
     else
-      settled[#settled + 1] = found[i]
+      settled[#settled + 1] = holder
       release_key(fair.base, hash, tag or '')
     end
   end
@@ -46,8 +49,7 @@ local function free_earlier(fair)
     -- A full Redis may refuse that: then the next take looks again.
     redis.pcall('ZADD', earlier, unpack(unacked))
   end
-  fair.has_earlier = 2 * #settled < #found or #found == 2 * EARLIER_AT_ONCE
-  return #settled + #unacked / 2
+  return #found
 end
 
 -- When a consumer has to look the next time, because keys wait at their limits; nil if that is not needed.

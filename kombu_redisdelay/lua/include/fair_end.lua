@@ -7,5 +7,6 @@ local function end_fairness(base)
     return
   end
   redis.call('HDEL', base .. 'control', 'fair')
+  remove_unused(base .. 'control')
   redis.call('UNLINK', base .. 'limited', base .. 'alarms')
 end

@@ -79,7 +79,6 @@ local function write_limited(fair, lane)
     for i, key in ipairs(keys) do
       local turn = lane.step .. ' ' .. turn_text(lane.at_limit[key]) .. ' '
       changes[#changes + 1], changes[#changes + 2] = key, (found[i] or '') .. turn
-      lane.gone[#lane.gone + 1], lane.turns[key] = key, nil
     end
     work_when_full(fair.base .. 'control')
     redis.call('HSET', limited, unpack(changes))
@@ -89,14 +88,15 @@ local function write_limited(fair, lane)
 end
 
 local function write_turns(fair, lane)
+  -- First, so that a full Redis allows the rest (full.lua): it may be all that a take does.
+  if #lane.gone > 0 then
+    redis.call('ZREM', lane.zset, unpack(lane.gone))
+  end
   write_limited(fair, lane)
   local pairs_of = {}
   for key, at in pairs(lane.turns) do
     pairs_of[#pairs_of + 1] = turn_text(at)
     pairs_of[#pairs_of + 1] = key
-  end
-  if #lane.gone > 0 then
-    redis.call('ZREM', lane.zset, unpack(lane.gone))
   end
   if #pairs_of > 0 then
     redis.call('ZADD', lane.zset, unpack(pairs_of))
@@ -301,7 +301,8 @@ local function rebase(fair, lane)
   local some = redis.call('ZRANGEBYSCORE', lane.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
   lane.is_rebasing = #some > 0 and 1 or 0
   for i = 1, #some, 2 do
-    lane.turns[some[i]] = tonumber(some[i + 1]) - REBASE
+    -- Also removed, so that a full Redis allows it.
+    lane.gone[#lane.gone + 1], lane.turns[some[i]] = some[i], tonumber(some[i + 1]) - REBASE
   end
   write_turns(fair, lane)
 end

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.access import declared_bound, has_length
+from kombu_redisdelay.operations.access import declared_bound, has_length, is_to_refuse, overflow_of
 from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import number_of
@@ -31,12 +31,20 @@ def check_bound(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
             check, f"it cannot be declared: {exc}", "Nothing can be published to it. Correct its max_length."
         )
         return
+    overflow = overflow_of(declared)
     if bound is None and has_length(declared):
+        reason = "it has no x-overflow" if overflow is None else f"its x-overflow is {overflow!r}"
         yield warning(
             check,
-            "its max_length has no effect: any number of messages may wait",
+            f"its max_length has no effect, because {reason}: any number of messages may wait",
             "To have new work refused, declare it with queue_arguments={'x-overflow': 'reject-publish'}. To "
             "drop the oldest messages, as RabbitMQ does, is not possible here.",
+        )
+    elif bound is None and is_to_refuse(declared):
+        yield warning(
+            check,
+            "its x-overflow has no effect, because it has no max_length: any number of messages may wait",
+            "To have new work refused, declare it with max_length, too. A bound in bytes is not possible.",
         )
     elif is_almost_full(stats):
         waiting = number_of(stats.ready + stats.scheduled)

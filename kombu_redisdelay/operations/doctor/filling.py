@@ -10,7 +10,7 @@ from kombu_redisdelay.operations.memory import memory_use
 from kombu_redisdelay.operations.memory_use import MemoryUse
 from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis, unknown_bytes
 from kombu_redisdelay.operations.server_memory import memories
-from kombu_redisdelay.words import size
+from kombu_redisdelay.words import number_of, size
 
 #: Below this share of its memory, nothing is looked at.
 LEAST_SHARE = 0.5
@@ -56,7 +56,10 @@ def _said(found: MemoryUse) -> str:
             parts.append((each.bytes, f"{each.what} about {_part(each.bytes, found)}{of_these}"))
     if rest := unknown_bytes(found):
         parts.append((rest, f"Redis itself, and keys that were not looked at, {_part(rest, found)}"))
-    return f"of what Redis uses: {'; '.join(text for _, text in sorted(parts, key=lambda part: -part[0]))}"
+    said = [text for _, text in sorted(parts, key=lambda part: -part[0])]
+    if found.unread:
+        said.append(f"{number_of(len(found.unread), 'queue')} could not be read")
+    return f"of what Redis uses: {'; '.join(said)}"
 
 
 def _part(bytes: int, found: MemoryUse) -> str:

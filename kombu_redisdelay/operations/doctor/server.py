@@ -24,6 +24,8 @@ MEMORY_SHARE = 0.8
 #: A larger ``maxmemory`` than this share of the limit of the server's container leaves no room for a rewrite.
 ROOM_SHARE = 0.75
 
+_WHAT_FILLS_IT = "`celery delayed memory` tells what fills it."
+
 _HALF = (
     "Set maxmemory to about half of the limit. A rewrite of its file may need as much again, and the kernel "
     "kills a server that needs more than the limit."
@@ -142,12 +144,12 @@ def _eviction(memory: ServerMemory) -> Finding:
 def _memory(memory: ServerMemory) -> Finding:
     check, found = "memory", str(memory)
     if memory.is_full:
-        advice = "Give it more. Workers go on, and messages that wait can be cancelled."
+        advice = f"Give it more. Workers go on, and messages that wait can be cancelled. {_WHAT_FILLS_IT}"
         return wrong(check, f"{found}: it is full, and publishing fails", advice)
     if memory.of_what == UNKNOWN:
         return warning(check, found, _HALF)
     if memory.share > MEMORY_SHARE:
-        return warning(check, found, "Give it more: when it is full, publishing fails.")
+        return warning(check, found, f"Give it more: when it is full, publishing fails. {_WHAT_FILLS_IT}")
     if memory.of_what == CONTAINER:
         return warning(check, found, _HALF)
     if memory.container and memory.limit > ROOM_SHARE * memory.container:

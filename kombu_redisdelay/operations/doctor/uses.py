@@ -35,6 +35,7 @@ _WITH_ANY: Mapping[str, _Arguments] = {
     "EXISTS": (),
     "PTTL": (),
     "PEXPIRE": (60_000,),
+    "PERSIST": (),
     "DEL": (),
     "UNLINK": (),
     "MEMORY USAGE": (),

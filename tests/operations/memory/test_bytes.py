@@ -211,7 +211,7 @@ def test_small_states_are_not_read(
     site.redis.lpush("celery", *[message] * 10)
     found = messages.memory()
     assert {(each.queue, each.kind) for each in found.tasks} == {("celery", "task"), ("small", "unseen")}
-    assert "the messages of 1 small states of queues: 1 in all" in found.not_looked_at
+    assert "the messages of 1 small state of queues: 1 in all" in found.not_looked_at
 
 
 def test_a_fair_queue(site: Site, app: Celery, messages: Messages) -> None:
@@ -300,6 +300,41 @@ def test_numbers_are_exact_if_all_can_be_read(
     small_ones = by_task(messages.memory())["small"]
     assert small_ones.is_about
     assert number_of_messages(small_ones).startswith("about ")
+
+
+@pytest.mark.parametrize("state", ["ready", "unacked"])
+def test_what_is_at_the_end_counts(
+    site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """All messages may be read, and not all bytes."""
+    monkeypatch.setattr("kombu_redisdelay.operations.memory.BYTES", 2_000_000)
+    keys = site.keys("celery")
+    some = {task: bodies(site, app, task, 20_000)[0] for task in ("first", "last")}
+    for task, message in some.items():
+        if state == "ready":
+            site.redis.rpush(keys.ready, *[message] * 200)
+        else:
+            site.redis.zadd(keys.consumers, {task: 9e12})
+            site.redis.hset(
+                keys.unacked(task), mapping={f"{task}{each}": b"0:" + message for each in range(200)}
+            )
+    found = messages.memory()
+    tasks = by_task(found)
+    assert tasks["first"].is_about
+    for task in some:
+        assert tasks[task].bytes == pytest.approx(found.bytes / 2, rel=2 * NEARLY)
+
+
+def test_few_huge_ones_do_not_disturb_the_others(site: Site, app: Celery, messages: Messages) -> None:
+    """A little more than are read at first, and all can be read."""
+    [small, *_], [huge, *_] = bodies(site, app, "small", 100), bodies(site, app, "huge", 1_000_000)
+    site.redis.rpush("celery", *[small] * 1000, huge, huge, huge, *[small] * 1000)
+    tasks = by_task(messages.memory())
+    assert tasks["small"].messages == 2000
+    assert tasks["huge"].messages == 3
+    assert tasks["small"].bytes == pytest.approx(2000 * len(small), rel=NEARLY)
+    assert tasks["huge"].bytes == pytest.approx(3 * len(huge), rel=NEARLY)
+    assert tasks["small"].bytes_with_zlib is not None
 
 
 def test_arguments_are_not_told(site: Site, app: Celery, messages: Messages) -> None:

@@ -135,3 +135,7 @@ class TestForecast:
             "1.0 MiB used of 1.0 MiB; it is full now; maxmemory-policy allkeys-lru: when it is full, queues, "
             "with their messages, may be thrown away"
         )
+
+    def test_a_server_that_may_be_full(self) -> None:
+        full = ServerFill("a:1", 2**20 - 1, 2**20, True, "maxmemory", "noeviction", 3600.0, 3600.0, 1.0)
+        assert fill_of(full).endswith("measured over 1h, it is full now, or within a minute")

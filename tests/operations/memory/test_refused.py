@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from celery import Celery
-from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay import Messages
 from kombu_redisdelay.operations.memory_words import remarks
 from tests.operations.kit import send
 from tests.operations.memory.kit import NEARLY, of_state
 from tests.permissions import allow, documented_rules
+from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
 
@@ -44,7 +44,11 @@ class TestForbidden:
         found = limited.memory()
         assert any("hrandfield" in what.lower() for what in found.not_looked_at)
         assert any("rest of the database" in what for what in found.not_looked_at)
-        assert [each.kind for each in found.tasks] == ["unseen"]
+        [unseen] = found.tasks
+        assert (unseen.kind, unseen.messages) == ("unseen", 50)
+        # Nobody could look at them, but they are not nothing.
+        assert unseen.bytes > 50 * 300
+        assert not any("small state" in what for what in found.not_looked_at)
 
 
 def test_queues_that_may_not_be_read_are_named(server: RedisServer, app: Celery) -> None:
@@ -56,8 +60,7 @@ def test_queues_that_may_not_be_read_are_named(server: RedisServer, app: Celery)
     limited = Celery("limited", broker=allow(server, *rules), set_as_current=False)
     with Messages(limited) as messages:
         found = messages.memory()
-        with pytest.raises(NoPermissionError):
-            messages.memory("secret")
+        assert [each.queue for each in messages.memory("secret").unread] == ["secret"]
     limited.close()
     assert {each.queue for each in found.tasks} == {"celery"}
     errors = {each.queue: each.error for each in found.unread}
@@ -76,3 +79,13 @@ def test_no_queue_may_be_read(server: RedisServer, app: Celery) -> None:
     limited.close()
     assert {each.queue for each in found.unread} == {"celery", "secret"}
     assert found.servers
+
+
+def test_without_a_history_that_can_be_read_nobody_knows_when_it_is_full(
+    site: Site, app: Celery, messages: Messages
+) -> None:
+    send(app, "a")
+    site.redis.set(site.keys("celery").history, "of another program")
+    found = messages.memory()
+    assert [each.queue for each in found.tasks] == ["celery"]
+    assert found.servers[0].bytes_per_hour is None

@@ -26,6 +26,14 @@ def _fair() -> list[Goal]:
             )
             for prefetch in fair.PREFETCHES
         ),
+        *(
+            Goal(
+                f"publish {how}, 1,000 keys : plain",
+                to(f"publish {how}", "1,000 keys", fair.PLAIN),
+                at_most={"alone": 1.7, "in a batch": 2.5}[how],
+            )
+            for how in fair.PUBLISHED
+        ),
         Goal("100,000 keys : 1,000, rate", to("consume", many, thousand), at_least=0.75),
         Goal("100,000 keys : 1,000, CPU", to("CPU", many, thousand), at_most=1.5),
         Goal("10,000 keys one at a time : plain, rate", to("consume", "one at a time", plain), at_least=0.5),

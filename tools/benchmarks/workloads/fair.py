@@ -1,18 +1,21 @@
-"""What a fair queue costs: consume and ack messages of one key, of many, and from a plain queue, in one run.
+"""What a fair queue costs: consume and ack messages of one key, of many, and from a plain queue, in one run,
+and publish messages with keys and without.
 
-The messages are pushed as producers push them. To sort them in is measured apart.
+What is consumed is pushed as producers push it. To sort it in is measured apart.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import cycle, islice, product
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from kombu.connection import Connection
+from kombu.messaging import Producer
 
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.fair_queues import FairQueues
@@ -20,10 +23,11 @@ from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.store import Store
 from tools.benchmarks.peers import OURS
 from tools.benchmarks.redis_info import cpu_seconds, used_memory
-from tools.benchmarks.site import Drain, Site
+from tools.benchmarks.site import BODY, Drain, Site, batch
 from tools.benchmarks.workload import Measured, Sizes, Workload, cases
 
-PREFETCHES = (16, 64)
+#: With the last one, a take asks for as much as it may.
+PREFETCHES = (16, 64, 500)
 
 #: Case -> how many keys its messages have.
 PLAIN, MANY = "plain", "many keys"
@@ -31,6 +35,9 @@ KEYS = {PLAIN: 0, "1 key": 1, "1,000 keys": 1000}
 
 #: Shares of keys with these weights.
 WEIGHTS = (1, 2, 5, 10)
+
+#: How it is published -> how many messages together.
+PUBLISHED = {"alone": 1, "in a batch": 200}
 
 _PUSHED_TOGETHER = 500
 
@@ -99,7 +106,8 @@ class Bench:
 
 
 def measure(site: Site, sizes: Sizes) -> Measured:
-    with site.connect() as connection, site.redis() as redis:
+    connection = Connection(site.url, transport_options={"max_batch": PREFETCHES[-1]})
+    with connection, site.redis() as redis:
         redis.config_set("slowlog-log-slower-than", 1000)
         redis.config_set("slowlog-max-len", 10_000)
         bench = Bench(site, connection, redis)
@@ -124,6 +132,7 @@ def _in_turns(bench: Bench, sizes: Sizes) -> dict[str, float]:
             f"prefetch {prefetch}, {name}": _consume(bench, prefetch, name, how_many, sizes["messages"])
             for prefetch, (name, how_many) in product(PREFETCHES, keys_of.items())
         }
+        measured["publish"] = _publish(bench, sizes["published"])
         if has_large:
             measured["one at a time"] = _limited(bench, sizes["limited keys"])
         for case, (figures, longest_ms) in measured.items():
@@ -151,6 +160,23 @@ def _consume(
     seconds, cpu = bench.drain(count, prefetch)
     figures[f"consume, prefetch {prefetch}, {name}"] = count / seconds
     figures[f"CPU, prefetch {prefetch}, {name}"] = cpu / count * 1e6
+    return figures, bench.longest_ms()
+
+
+def _publish(bench: Bench, count: int) -> tuple[dict[str, float], float]:
+    """Microseconds for a message: without a key, and with one of 1,000 to a fair queue."""
+    figures: dict[str, float] = {}
+    producer = Producer(bench.connection.default_channel)
+    for how, name in product(PUBLISHED, (PLAIN, "1,000 keys")):
+        how_many, together = KEYS[name], PUBLISHED[how]
+        bench.empty(is_fair=how_many > 0)
+        began = perf_counter()
+        for first in range(0, count, together):
+            with batch(producer) if together > 1 else nullcontext():
+                for number in range(first, first + together):
+                    headers = {"x-key": f"tenant-{number % how_many}"} if how_many else {}
+                    producer.publish(BODY, routing_key=bench.site.queue, headers=headers)
+        figures[f"publish {how}, {name}"] = (perf_counter() - began) / count * 1e6
     return figures, bench.longest_ms()
 
 
@@ -216,6 +242,7 @@ WORKLOAD = Workload(
         **{f"consume, prefetch {case}": "messages/s" for case in _CASES},
         **{f"CPU, prefetch {case}": "us" for case in _CASES},
         **{f"sort in, {name}": "us" for name in _NAMES[1:]},
+        **{f"publish {how}, {name}": "us" for how in PUBLISHED for name in (PLAIN, "1,000 keys")},
         "consume, one at a time": "messages/s",
         "CPU, one at a time": "us",
         "longest script": "ms",
@@ -229,6 +256,7 @@ WORKLOAD = Workload(
         "messages": 5_000,
         "keys": 100_000,
         "limited keys": 10_000,
+        "published": 2_000,
         "stored": 20_000,
         "shares": 10_000,
     },
@@ -237,6 +265,7 @@ WORKLOAD = Workload(
         "messages": 500,
         "keys": 1000,
         "limited keys": 100,
+        "published": 200,
         "stored": 500,
         "shares": 1000,
     },
