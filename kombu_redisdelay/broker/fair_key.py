@@ -41,7 +41,7 @@ class FairKey(NamedTuple):
     def member(self) -> str:
         """What the message says of it."""
         # No exponent: it has four digits before the point at most, and three zeros behind it.
-        return f"{self.weight:.10g} {self.key}"
+        return f"{float(self.weight):.10g} {self.key}"
 
 
 def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
@@ -57,6 +57,8 @@ def fair_key_of(headers: Mapping[str, Any]) -> FairKey | None:
         return None
     task = headers.get("task")
     check_key(key, f"header {KEY_HEADER!r}{f' of task {shortened(task)}' if isinstance(task, str) else ''}")
+    # What JSON makes of it: a member of an enumeration of texts may be formatted as its name.
+    key = str.__str__(key)
     if weight is None:
         return FairKey(key)
     check_weight(weight, f"header {WEIGHT_HEADER!r}")

@@ -310,10 +310,12 @@ class Store:
         return bool(self.server.call("EXISTS", *any_of))
 
     def wake(self, *queues: str) -> None:
-        """Have a consumer look at each of *queues*."""
+        """Have a consumer look at each of *queues*. As in ``lua/include/wake.lua``, a server that is out of
+        memory may refuse the token."""
         if queues:
             wakes = (self.keys(queue).wake for queue in queues)
-            checked(self.server.call_all(*chain.from_iterable(map(token, wakes))))
+            replies = self.server.call_all(*chain.from_iterable(map(token, wakes)))
+            checked([reply for reply in replies if not isinstance(reply, OutOfMemoryError)])
 
     def purge(self, queue: str) -> int:
         """Remove all ready and scheduled messages. Returns how many there were."""

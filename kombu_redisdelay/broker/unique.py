@@ -123,7 +123,8 @@ def unique_of(headers: Mapping[str, Any]) -> UniqueKey | None:
     at_most = headers.get(AT_MOST_HEADER)
     if at_most is not None:
         check_at_most(at_most, mode, _AT_MOST)
-    return UniqueKey(key, mode, (at_most or 0) * 1000, expires_ms(headers))
+    # What JSON makes of it: a member of an enumeration of texts may be formatted as its name.
+    return UniqueKey(str.__str__(key), mode, (at_most or 0) * 1000, expires_ms(headers))
 
 
 def check_key(key: object, what: str) -> None:

@@ -1,6 +1,7 @@
 -- Looks at some keys of a fair queue. Frees what is counted for messages that are not unacked any more: a
 -- program that does not count has acked or taken them. Lets keys have their turns again that are at no limit
--- any more, because the limits were changed. Forgets rates of which nothing is used.
+-- any more, because the limits were changed, and puts right how long others wait. Forgets rates of which
+-- nothing is used.
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
@@ -14,6 +15,7 @@
 
 -- include: base
 -- include: clock
+-- include: full
 -- include: wake
 -- include: number
 -- include: stored
@@ -51,12 +53,17 @@ local function check_limited(cursor)
     keys[#keys + 1] = scan[2][i]
   end
   read_keys(fair, keys)
+  local put_right = {}
   for _, key in ipairs(keys) do
     if not is_at_limit(fair, key) then
       free[#free + 1] = key
+    elseif fair.keys[key].is_put_right then
+      put_right[#put_right + 1] = key
     end
   end
-  if unlimit(base, free) then
+  write_counts(fair)
+  set_alarms(fair, put_right)
+  if unlimit(base, free) or #put_right > 0 then
     wake(KEYS[2])
   end
   if fair.has_rate then

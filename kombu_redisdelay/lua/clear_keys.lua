@@ -21,7 +21,8 @@ local function remove_lists(step, keys)
   end
   redis.call('UNLINK', unpack(lists))
   -- Lua writes -0 for a negated 0, which Redis does not read.
-  redis.call('HINCRBY', base .. 'fair', 'n:' .. step, 0 - count)
+  -- An error if another program has written something else there. The hash goes at the end.
+  redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, 0 - count)
   left = left - #keys
   return count
 end

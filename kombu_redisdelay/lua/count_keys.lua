@@ -23,7 +23,7 @@ local counting, bytes_left, consumer = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if redis.call('HGET', KEYS[1], 'counting') ~= counting then
   return -1
 end
--- The limit was set, and nothing is taken until this is done.
+-- Until it is counted, nothing is taken.
 work_when_full(KEYS[1])
 local base = base_of(KEYS[1])
 if consumer == '' then

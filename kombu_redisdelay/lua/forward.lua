@@ -62,6 +62,7 @@ if not state or (state == 'on' and attended == 0) then
   return reply
 end
 
+-- include: full
 -- include: number
 -- include: fair_key
 -- include: fair_unacked

@@ -37,8 +37,12 @@
 -- include: history
 -- include: unique
 -- include: unique_unacked
+-- include: full
 -- include: fair
+-- include: fair_key
 -- include: fair_unacked
+-- include: fair_earlier
+-- include: fair_limits
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
 local LOOKED_AT = 3
@@ -71,6 +75,25 @@ local function refund(now_us)
   end
 end
 
+-- The same for the rate of its key in a fair queue.
+local function refund_key(base, stored, now_us)
+  local fair = { base = base, needs_ack = true, now_us = now_us }
+  if fair_state(base) ~= 'on' then
+    return
+  end
+  read_fair_limits(fair)
+  local key = fair_key_of(stored, stored_start(stored))
+  read_keys(fair, { key })
+  local state = fair.keys[key]
+  if state and state.interval_us then
+    state.tat_us, state.is_put_right = math.max(now_us, state.tat_us - state.interval_us), true
+    write_counts(fair)
+    if unlimit(base, { key }) then
+      wake(KEYS[4])
+    end
+  end
+end
+
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if not stored then
   return 0
@@ -96,6 +119,7 @@ forget_some()
 redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
 note(KEYS[4], 'other', 1)
 refund(now_us)
+refund_key(base, stored, now_us)
 local expires_ms = tonumber(ARGV[6])
 expire(expires_ms, { KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6] })
 local kept_ms = wait_ms + KEPT_MS

@@ -240,6 +240,7 @@ end
 -- What is done with fair queues (include/fair.lua). Most consumers have none: so it is made only if there is
 -- one.
 local function for_fair_queues()
+  -- include: full
   -- include: fair_key
   -- include: fair
   -- include: fair_unacked

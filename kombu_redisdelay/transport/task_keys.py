@@ -70,7 +70,7 @@ def _checked(found: Any, name: str) -> dict[str, Any] | None:
         return None
     key, weight = found if isinstance(found, tuple) and len(found) == 2 else (found, DEFAULT_WEIGHT)
     if is_id(key):
-        key = str(key)
+        key = str(int(key) if isinstance(key, int) else key)
     check_key(key, f"the key of task {name!r}", "a text, a whole number or a UUID")
     check_weight(weight, f"the weight of the key of task {name!r}")
     return {KEY_HEADER: key} if weight == DEFAULT_WEIGHT else {KEY_HEADER: key, WEIGHT_HEADER: weight}

@@ -14,6 +14,7 @@ from kombu_redisdelay.broker.fair_keys import (
     sorted_in,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FakeDatabase
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
@@ -146,6 +147,63 @@ class TestLimits:
         rig.database.advance(HOUR)
         check_fair(rig.store, ["q"], {})
         assert not rig.client.exists(tats)
+
+    @pytest.mark.parametrize("whose", ["every", "own"])
+    def test_a_key_waits_no_longer_than_a_higher_rate_wants(
+        self, rig: Rig, fair: FairQueues, whose: str
+    ) -> None:
+        """It waited until the lower rate would have allowed the next message."""
+
+        def limit(interval_ms: int) -> None:
+            limits = KeyLimits(interval_us=interval_ms * 1000.0, burst=2)
+            fair.limit(["q"], limits) if whose == "every" else fair.limit_key("q", "a", limits)
+
+        limit(HOUR)
+        publish(rig, "a", *numbered("a", 5))
+        me = rig.consumer()
+        assert len(take_all(me)) == 2
+        rig.use_up_token("q")
+        limit(HOUR // 60)
+        assert rig.tokens("q") == 1
+        assert me.take(Request(("q",), 5)).due["q"] == pytest.approx(60, abs=5)
+        rig.database.advance(HOUR // 60)
+        assert ids(taken(me, "q")) == ["a2"]
+
+    def test_a_key_waits_no_longer_because_the_clock_was_set(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=60e6, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        me = rig.consumer()
+        take_all(me)
+        for zset in ("tats", "alarms"):
+            rig.client.zincrby(rig.key("q", zset), HOUR * 1000, "a")
+        check_fair(rig.store, ["q"], {})
+        assert me.take(Request(("q",), 5)).due["q"] == pytest.approx(60, abs=5)
+        rig.database.advance(60_000)
+        assert ids(taken(me, "q")) == ["a1"]
+
+    def test_what_is_used_of_a_rate_outlives_off_and_on(self, rig: Rig, fair: FairQueues) -> None:
+        """It went when the rate before "off" did not need it any more: then each key had a new burst."""
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        publish(rig, "a", "a0")
+        me = rig.consumer()
+        taken(me, "q")
+        fair.switch_off(["q"])
+        fair.switch_on(["q"])
+        publish(rig, "a", "a1")
+        taken(me, "q")
+        assert rig.client.pttl(rig.key("q", "tats")) > 1.5 * HOUR
+
+    def test_one_that_a_worker_does_not_know_uses_nothing_of_a_rate(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 3))
+        me = rig.consumer()
+        [unknown] = taken(me, "q")
+        assert taken(me, "q") == []
+        rig.use_up_token("q")
+        me.leave_to_others("q", unknown.tag, "a0", "task")
+        me.confirm_acks()
+        assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["a1"]
 
     def test_a_rate_is_not_forgotten_if_the_queue_was_plain(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
@@ -358,6 +416,39 @@ def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueue
     assert {state.key for state in iter_keys(rig.store, "q")} >= {"a"}
     assert key_states(rig.store, "q", ["a"])[0].unacked is None
     assert queue_stats(rig.store, ["q"])
+
+
+@pytest.mark.parametrize("foreign", ["x", "nan", "1.5", "1e309"])
+def test_it_does_not_keep_messages_from_moving(rig: Rig, fair: FairQueues, foreign: str) -> None:
+    fair.limit(["q"], KeyLimits(concurrency=1, interval_us=HOUR * 1000.0, burst=9))
+    publish(rig, "a", *numbered("a", 3))
+    me = rig.consumer()
+    [first] = taken(me, "q")
+    rig.client.hset(rig.store.keys("q").fair, "n:0", foreign)
+    rig.client.hset(rig.key("q", "active"), "a", foreign)
+    for zset in ("tats", "alarms"):
+        rig.client.zadd(rig.key("q", zset), {"other": 1e300})
+    me.give_back("q", first.tag)
+    [again] = taken(me, "q")
+    assert id_of(again.payload) == "a0"
+    rig.client.hset(rig.key("q", "active"), "a", foreign)
+    assert rig.ack(me, "q", again.tag)
+    ready = ReadyLists(rig.store)
+    for message in [*ready.iter("q")]:
+        rig.client.hset(rig.store.keys("q").fair, "n:0", foreign)
+        assert ready.remove(message)
+    rig.store.purge("q")
+    assert not rig.client.exists(rig.store.keys("q").fair)
+
+
+def test_nothing_waits_for_a_rate_when_all_messages_were_removed(rig: Rig, fair: FairQueues) -> None:
+    fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+    publish(rig, "a", *numbered("a", 3))
+    take_all(rig.consumer())
+    assert rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited) == 2
+    ready = ReadyLists(rig.store)
+    assert len([*ready.remove_all("q", [*ready.iter("q")])]) == 2
+    assert not rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited)
 
 
 class TestTakenBeforeTheLimit:

@@ -145,6 +145,29 @@ class TestSwitching:
         for key in keys:
             assert [id for id in got if id[0] == key] == numbered(key, 420)
 
+    @pytest.mark.parametrize("done_by", ["take", "mover"])
+    @pytest.mark.parametrize("damage", ["list", "field"])
+    def test_it_ends_whatever_others_have_done(
+        self, rig: Rig, fair: FairQueues, damage: str, done_by: str
+    ) -> None:
+        """The list of a key was deleted, or a field added: then no message was taken any more, or each mover
+        went on for ever."""
+        publish(rig, "a", *numbered("a", 3))
+        me = rig.consumer()
+        taken(me, "q", limit=1)
+        if damage == "list":
+            rig.client.delete(rig.key("q", ":a"))
+        else:
+            rig.client.hset(rig.store.keys("q").fair, "clock:77", "x")
+        fair.switch_off(["q"])
+        if done_by == "mover":
+            look(mover_of(rig.store, "q"))
+        else:
+            taken(me, "q", limit=0)
+        publish(rig, "b", "b0")
+        assert ids(take_all(me)) == (["b0"] if damage == "list" else ["a1", "a2", "b0"])
+        assert fair.states(["q"]) == [PLAIN]
+
     def test_a_plain_queue_is_not_switched_off(self, rig: Rig) -> None:
         FairQueues(rig.store).switch_off(["q"])
         assert not rig.client.exists(rig.store.keys("q").limits)

@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.fair_keys import KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
+from tests.broker.fair_kit import ids, numbered, publish, take_all
 from tests.broker.rig import Rig, a_failure, dead_letter, payload, take_out, taken, texts
 from tests.broker.test_fair_invariant import fair_payload, id_of
 from tests.environments import CLUSTER, CLUSTERS
@@ -243,6 +244,63 @@ def test_a_rate_with_a_lower_burst_holds(rig: Rig) -> None:
     rig.database.fill()
     limits.limit(["q"], {"interval_us": 1e8, "burst": 1})
     assert taken(me, "q") == []
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [KeyLimits(concurrency=1), KeyLimits(interval_us=HOUR * 1000.0, burst=1)],
+    ids=["concurrency", "rate"],
+)
+def test_a_key_that_is_at_its_limit_leaves_others_alone(rig: Rig, limits: KeyLimits) -> None:
+    """The take raised, and nothing was taken of any queue."""
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    fair.limit(["q"], limits)
+    publish(rig, "a", *numbered("a", 3))
+    assert len(taken(me, "q", limit=1)) == 1
+    rig.database.fill()
+    assert taken(me, "q", limit=1) == []
+    rig.database.relieve()
+    publish(rig, "b", "b0")
+    rig.database.fill()
+    assert ids(taken(me, "q")) == ["b0"]
+
+
+def test_keys_are_limited_and_paused(rig: Rig) -> None:
+    """What was unacked could not be counted, and until it is, nothing is taken."""
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    publish(rig, "a", *numbered("a", 3))
+    [delivery] = taken(me, "q", limit=1)
+    rig.database.fill()
+    fair.pause_key("q", "b")
+    fair.limit(["q"], KeyLimits(concurrency=1))
+    assert taken(me, "q") == []
+    # Its consumer knows of no limit.
+    rig.client.hdel(rig.store.keys("q").unacked("me"), delivery.tag)
+    check_fair(rig.store, ["q"], {})
+    assert ids(taken(me, "q")) == ["a1"]
+
+
+def test_a_fair_queue_becomes_plain(rig: Rig) -> None:
+    fair, me = FairQueues(rig.store), rig.consumer()
+    fair.switch_on(["q"])
+    publish(rig, "a", *numbered("a", 3))
+    taken(me, "q", limit=1)
+    rig.database.fill()
+    fair.switch_off(["q"])
+    assert ids(take_all(me)) == ["a1", "a2"]
+
+
+def test_the_token_of_a_permit_may_be_refused(rig: Rig) -> None:
+    LimitStore(rig.store).limit(["q"], {"concurrency": 1})
+    rig.put("q", payload("dead"))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.use_up_token("q")
+    rig.database.fill()
+    assert me.make_dead("q", delivery.tag, "the test wants it")
+    assert len(rig.dead("q")) == 1
 
 
 @pytest.mark.parametrize(

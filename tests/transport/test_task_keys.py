@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,14 @@ from kombu_redisdelay.transport import receive
 from tests.transport.kit import Inbox, Site, drain, publish
 
 MEMBER = "redisdelay-key"
+
+
+class Plan(str, Enum):
+    FREE = "free"
+
+
+class Size(IntEnum):
+    SMALL = 1
 
 
 def members(site: Site, queue: str = "celery") -> list[str | None]:
@@ -48,6 +57,11 @@ class TestKombu:
             assert not [name for name in message.headers if name.startswith("redisdelay")]
             message.ack()
         assert site.unacked("q") == 0
+
+    def test_a_member_of_an_enumeration_is_its_text(self, site: Site) -> None:
+        """The key was "Plan.FREE" from Python 3.11 on, and that of its retry "free"."""
+        publish(site.channel(), "1", headers={"x-key": Plan.FREE, "x-key-weight": Size.SMALL})
+        assert members(site, "q") == ["1 free"]
 
     @pytest.mark.parametrize(
         ("headers", "message"),
@@ -158,7 +172,7 @@ class TestCelery:
 
     @pytest.mark.parametrize(
         ("found", "member"),
-        [(7, "1 7"), ((-7, 2), "2 -7"), (0, "1 0"), (UUID(int=10), f"1 {UUID(int=10)}")],
+        [(7, "1 7"), ((-7, 2), "2 -7"), (0, "1 0"), (UUID(int=10), f"1 {UUID(int=10)}"), (Size.SMALL, "1 1")],
     )
     def test_an_id_from_a_database(self, app: Celery, single_site: Site, found: Any, member: str) -> None:
         keys(app, lambda name, args, kwargs: found)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import copy
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -29,6 +30,10 @@ from tools.harness.process import wait_until
 KEY = {"x-unique": "account:42"}
 
 
+class Report(str, Enum):
+    SALES = "sales"
+
+
 class TestKombu:
     def test_one_is_enough(self, site: Site) -> None:
         channel = site.channel()
@@ -37,6 +42,11 @@ class TestKombu:
         inbox = Inbox(channel)
         drain(channel.connection.client, lambda: len(inbox) == 2)
         assert inbox.bodies == ["first", "of another key"]
+
+    def test_a_member_of_an_enumeration_is_its_text(self, site: Site) -> None:
+        """The key was "Report.SALES" from Python 3.11 on, and that of its retry "sales"."""
+        publish(site.channel(), "m", headers={"x-unique": Report.SALES})
+        assert site.client_of().hkeys(site.keys().unique) == [b"sales"]
 
     def test_the_latest_keeps_the_id_of_the_one_that_waits(self, site: Site) -> None:
         channel = site.channel()

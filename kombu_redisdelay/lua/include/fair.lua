@@ -52,5 +52,8 @@ local function put_first(base, step, key, payload)
   if is_only then
     redis.call('ZADD', base .. 'turns:' .. step, 'NX', turn_text(clock_of(base, step)), at)
   end
-  redis.call('HINCRBY', base .. 'fair', 'n:' .. step, '1')
+  if type(redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, '1')) ~= 'number' then
+    -- Another program has written something else there.
+    redis.call('HSET', base .. 'fair', 'n:' .. step, '1')
+  end
 end

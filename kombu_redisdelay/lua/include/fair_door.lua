@@ -151,15 +151,30 @@ local function free_some(fair)
   unlimit(fair.base, keys)
 end
 
+-- Returns how many messages are left in a lane.
+local function move_lane_back(fair, lane, door, budget)
+  move_last(fair, lane, door, budget)
+  if redis.call('EXISTS', lane.zset, fair.base .. 'limited') == 0 then
+    -- Whatever it says: another program has removed their lists. Else this would not end, and until then
+    -- nothing of the door is taken.
+    lane.n = 0
+  end
+  close_lane(fair, lane)
+  return math.max(0, lane.n)
+end
+
 -- For a queue that is not to be fair any more: moves messages back.
 local function move_back(fair, doors, budget)
+  local left = 0
   for index, lane in ipairs(fair.lanes) do
-    move_last(fair, lane, doors[index], budget)
-    close_lane(fair, lane)
+    left = left + move_lane_back(fair, lane, doors[index], budget)
   end
   for _, lane in ipairs(fair.strays) do
-    move_last(fair, lane, doors[index_of_0(fair.lanes)], budget)
-    close_lane(fair, lane)
+    left = left + move_lane_back(fair, lane, doors[index_of_0(fair.lanes)], budget)
+  end
+  if left == 0 then
+    -- Also what another program has written there.
+    redis.call('UNLINK', fair.base .. 'fair')
   end
   end_fairness(fair.base)
 end

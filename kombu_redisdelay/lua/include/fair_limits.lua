@@ -13,6 +13,8 @@
 -- A key that is at a limit leaves the turns, so that it costs nothing while it waits.
 
 local MOST_ALARMS = 100
+-- Another program may have written any time.
+local THIRTY_YEARS_US = 1e15
 
 -- Reads them into `fair`, of which only `base` and `needs_ack` are known.
 local function read_fair_limits(fair)
@@ -69,9 +71,11 @@ local function read_keys(fair, keys)
       local state = limits_of_key(fair, own[i])
       state.active = tonumber(active[i]) or 0
       if state.interval_us then
-        local latest_us = fair.now_us + state.burst * state.interval_us
-        -- It is later if the clock was set.
-        state.tat_us = math.min(latest_us, math.max(fair.now_us, tonumber(tats[i]) or 0))
+        local latest_us, tat_us = fair.now_us + state.burst * state.interval_us, tonumber(tats[i]) or 0
+        -- It is later if the clock was set, or the rate was lower. It is written anew: else it would be too
+        -- late again the next time, and the key would wait until the old time is over.
+        state.is_put_right = tat_us > latest_us
+        state.tat_us = math.min(latest_us, math.max(fair.now_us, tat_us))
       end
       fair.keys[key] = state
     end
@@ -150,11 +154,22 @@ local function count_key(fair, consumer, tag)
   end
 end
 
--- Writes what was handed out.
+-- What is used of the rates of keys outlives the last worker, and the end of fairness, but no longer than it
+-- is needed.
+local function write_tats(fair, tats)
+  local name = fair.base .. 'tats'
+  work_when_full(fair.base .. 'control')
+  redis.call('ZADD', name, unpack(tats))
+  local last_us = tonumber(redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2])
+  local left_us = math.min(THIRTY_YEARS_US, math.max(1, last_us - fair.now_us))
+  redis.call('PEXPIRE', name, string.format('%.0f', math.ceil(left_us / 1000)))
+end
+
+-- Writes what was handed out, and what was put right.
 local function write_counts(fair)
   local tats, active = {}, {}
   for key, state in pairs(fair.keys) do
-    if state.is_spent then
+    if state.is_spent or state.is_put_right then
       tats[#tats + 1] = string.format('%.0f', math.ceil(state.tat_us))
       tats[#tats + 1] = key
     end
@@ -168,7 +183,7 @@ local function write_counts(fair)
     redis.call('HSET', fair.base .. 'active', unpack(active))
   end
   if #tats > 0 then
-    redis.call('ZADD', fair.base .. 'tats', unpack(tats))
+    write_tats(fair, tats)
   end
 end
 
@@ -176,7 +191,8 @@ end
 -- epoch; nil if there is none.
 local function first_alarm_us(fair)
   local first = fair.has_rate and redis.call('ZRANGE', fair.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
-  local alarm_us, look_us = first and math.ceil(tonumber(first)), look_at_earlier_us(fair)
+  local alarm_us = first and math.min(fair.now_us + THIRTY_YEARS_US, math.ceil(tonumber(first)))
+  local look_us = look_at_earlier_us(fair)
   return alarm_us and look_us and math.min(alarm_us, look_us) or alarm_us or look_us
 end
 

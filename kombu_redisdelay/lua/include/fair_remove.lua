@@ -28,10 +28,16 @@ local function forget_sorted_in(base, list, count)
       redis.call('HSET', base .. 'limited', key, turns)
     end
   end
-  if redis.call('HINCRBY', base .. 'fair', 'n:' .. step, -count) <= 0 then
+  local left = redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, -count)
+  -- An error if another program has written something else there.
+  if type(left) == 'number' and left <= 0 then
     redis.call('UNLINK', base .. 'turns:' .. step)
     for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }) do
       redis.call('HDEL', base .. 'fair', name .. ':' .. step)
+    end
+    if redis.call('EXISTS', base .. 'fair') == 0 then
+      -- Nobody waits.
+      redis.call('UNLINK', base .. 'limited', base .. 'alarms')
     end
   end
 end

@@ -80,6 +80,7 @@ local function write_limited(fair, lane)
       local turn = lane.step .. ' ' .. turn_text(lane.at_limit[key]) .. ' '
       changes[#changes + 1], changes[#changes + 2] = key, (found[i] or '') .. turn
     end
+    work_when_full(fair.base .. 'control')
     redis.call('HSET', limited, unpack(changes))
     set_alarms(fair, keys)
   end
@@ -295,6 +296,7 @@ local function rebase(fair, lane)
   elseif lane.is_rebasing == 0 then
     lane.is_rebasing, lane.clock = 1, lane.clock - REBASE
   end
+  work_when_full(fair.base .. 'control')
   local late = turn_text(REBASE)
   local some = redis.call('ZRANGEBYSCORE', lane.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
   lane.is_rebasing = #some > 0 and 1 or 0

@@ -50,7 +50,9 @@ local function release_key(base, unacked_key, tag)
     return false
   end
   redis.call('HDEL', base .. 'unacked-keys', holder)
-  if redis.call('HINCRBY', base .. 'active', key, '-1') <= 0 then
+  local left = redis.pcall('HINCRBY', base .. 'active', key, '-1')
+  -- An error if another program has written something else there.
+  if type(left) ~= 'number' or left <= 0 then
     redis.call('HDEL', base .. 'active', key)
   end
   if unlimit(base, { key }) then
