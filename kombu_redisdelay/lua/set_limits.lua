@@ -40,12 +40,8 @@ if interval and interval_before and full_at_us and interval ~= interval_before t
   full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
   redis.call('HSET', KEYS[1], 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
 end
-local fair = redis.call('HGET', KEYS[1], 'fair')
-if fair == 'off' then
+if redis.call('HGET', KEYS[1], 'fair') == 'off' then
   end_fairness(base_of(KEYS[1]))
-elseif fair == 'on' then
-  -- It may have been plain for a while.
-  redis.call('PERSIST', base_of(KEYS[1]) .. 'tats')
 end
 count_keys_from_now(KEYS[1], counted)
 remove_unused(KEYS[1])

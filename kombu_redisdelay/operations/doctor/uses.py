@@ -35,7 +35,6 @@ _WITH_ANY: Mapping[str, _Arguments] = {
     "EXISTS": (),
     "PTTL": (),
     "PEXPIRE": (60_000,),
-    "PERSIST": (),
     "DEL": (),
     "UNLINK": (),
     "MEMORY USAGE": (),
