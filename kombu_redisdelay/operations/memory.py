@@ -32,7 +32,7 @@ from kombu_redisdelay.operations.estimate import (
 from kombu_redisdelay.operations.forecast import server_fills
 from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
-from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, StateBytes, queue_bytes
+from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, LIST_SAMPLES, StateBytes, queue_bytes
 from kombu_redisdelay.operations.rare_large import rare_large
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
 from kombu_redisdelay.operations.states import DEAD
@@ -164,7 +164,7 @@ def _looked_at(
     exact = ENTRY_SAMPLES
     if is_list:
         longest = max(nodes_of(source.length, mean) for source in part.sources)
-        exact = int(part.messages * min(1.0, REACH / longest))
+        exact = int(part.messages * min(1.0, LIST_SAMPLES / longest))
         if longest > 2 * REACH:
             left.append(f"the middle of the long list of {part.state} messages of {part.name}")
     whole = Whole(

@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import Packer, answers
 from kombu_redisdelay.broker.server.wire import Command
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.sample import HASH, LIST, REACH, Source
+from kombu_redisdelay.operations.sample import HASH, LIST, Source
 from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
 
 #: Queues that are looked at in one round trip.
@@ -27,7 +27,7 @@ GREATEST_KEYS = OTHER_KEYS = 250
 
 #: ``MEMORY USAGE`` looks at so many entries of a hash or a zset, or nodes of a list, from its head, and goes
 #: by their mean.
-ENTRY_SAMPLES, LIST_SAMPLES = 5_000, REACH
+ENTRY_SAMPLES, LIST_SAMPLES = 5_000, 50_000
 
 #: What is noted of a queue beside its messages, as a state: keys that are held, limits, its history.
 NOTES = "notes"

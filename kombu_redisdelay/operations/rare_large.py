@@ -16,7 +16,7 @@ from kombu_redisdelay.operations.sample import Sampled, Source, with_heads
 MESSAGES_PER_SCRIPT, BYTES_PER_SCRIPT, SCRIPTS_PER_CALL = 400, 512 * 1024, 20
 
 #: When so many are found, these are enough.
-ENOUGH = 80
+ENOUGH = 64
 
 #: Large ones that are read in a round trip.
 READ_PER_CALL = 4
