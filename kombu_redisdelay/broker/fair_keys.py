@@ -19,8 +19,8 @@ ON, OFF, PLAIN = "on", "off", ""
 #: Keys that are read together.
 KEYS_PER_PAGE = 200
 
-#: Where keys are chosen, they are from so many places of the turns of each step.
-PLACES = 10
+#: Where keys are chosen, they are from so many parts of the turns of each step.
+PARTS = 10
 
 _TURN = re.compile(rb"(\d{1,15}) (-?\d+)")
 
@@ -156,8 +156,8 @@ def some_keys(store: Store, queue: str, most: int) -> list[str]:
         commands.append(("HRANDFIELD", keys.limited, math.ceil(most * limited / whole)))
     for zset, count in zip(zsets, counts, strict=True):
         # Keys with turns side by side may have come together.
-        together = math.ceil(most * count / whole / PLACES)
-        for _ in range(PLACES):
+        together = math.ceil(most * count / whole / PARTS)
+        for _ in range(PARTS):
             first = randrange(max(1, count - together + 1))
             commands.append(("ZRANGE", zset, first, first + together - 1))
     found = {key for some in answers(store.server, commands) for key in some}
