@@ -150,7 +150,7 @@ def test_a_kind_is_requeued_slowly(viewer: Viewer, site: Site) -> None:
     assert dict(page.forms[-1].fields)["rate"] == "10/s"
     page = viewer.press("Requeue slowly", rate="soon")
     assert page.status == 400
-    assert "a rate is a number above 0" in page.text
+    assert "A rate is a number above 0" in page.text
     assert f"No worker consumes from the queue {QUEUE}." in page.text
     page = viewer.press("Requeue slowly", rate="100/s")
     assert (
