@@ -330,6 +330,32 @@ class TestDeclaring:
 
 
 @pytest.mark.one_server
+class TwoThreads:
+    """They publish to one queue, whose bound is 3.
+
+    Attributes:
+        length: what its length is when it is read.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._known = bounds.Lengths()
+        self._meanwhile: list[Callable[[], None]] = []
+
+    def admit(self) -> None:
+        self._known.admit({"q": 1}, {"q": 3}, self._read)
+
+    def admit_while_another_reads(self) -> None:
+        """One of them admits a message while the other one reads the length for its own."""
+        self._meanwhile.append(self.admit)
+        self.admit()
+
+    def _read(self, queues: Sequence[str]) -> list[int]:
+        if self._meanwhile:
+            self._meanwhile.pop()()
+        return [self.length]
+
+
 class TestReading:
     def test_what_this_process_publishes_counts_meanwhile(self, site: Site, read_once: None) -> None:
         channel = site.channel()
@@ -398,56 +424,33 @@ class TestReading:
     def test_what_another_thread_sends_meanwhile_counts(
         self, monkeypatch: pytest.MonkeyPatch, is_known: bool
     ) -> None:
-        now, length = 0.0, 0
+        now, threads = 0.0, TwoThreads()
         monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
         monkeypatch.setattr(bounds, "monotonic", lambda: now)
-        known = bounds.Lengths()
-        others: list[Callable[[], None]] = []
-
-        def admit() -> None:
-            known.admit({"q": 1}, {"q": 3}, read)
-
-        def read(queues: Sequence[str]) -> list[int]:
-            if others:
-                others.pop()()
-            return [length]
-
         if is_known:
-            admit()
+            threads.admit()
             now = 1.0
-        others.append(admit)
-        admit()
-        admit()
+        threads.admit_while_another_reads()
+        threads.admit()
         # The three that were counted are looked for before one is refused.
-        length = 3
+        threads.length = 3
         with pytest.raises(QueueFull, match="it has 3"):
-            admit()
+            threads.admit()
 
     def test_what_another_thread_sends_while_both_look_again_counts(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bounds, "FRESH_FOR", 1000.0)
-        known, length = bounds.Lengths(), 0
-        others: list[Callable[[], None]] = []
-
-        def admit() -> None:
-            known.admit({"q": 1}, {"q": 3}, read)
-
-        def read(queues: Sequence[str]) -> list[int]:
-            if others:
-                others.pop()()
-            return [length]
-
+        threads = TwoThreads()
         for _ in range(3):
-            admit()
+            threads.admit()
         # Workers have taken them all, and there is room for three more: for this one, that of the other
         # thread, and one more.
-        others.append(admit)
-        admit()
-        admit()
-        length = 3
+        threads.admit_while_another_reads()
+        threads.admit()
+        threads.length = 3
         with pytest.raises(QueueFull, match="it has 3"):
-            admit()
+            threads.admit()
 
     def test_lengths_that_cannot_be_read_are_an_error(self, site: Site) -> None:
         channel = site.channel()
