@@ -9,7 +9,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import QueueLimits
 from kombu_redisdelay.operations.stats import QueueStats
-from kombu_redisdelay.words import in_words, not_sorted, number_of, span
+from kombu_redisdelay.words import in_words, not_sorted, number_of, sentence, span
 
 
 def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:
@@ -56,4 +56,4 @@ def conflicts(queue: QueueStats) -> str:
 
 def in_a_line(finding: Finding) -> str:
     """What the doctor would say, for a command that has just brought it about."""
-    return f"{finding.found[0].upper()}{finding.found[1:]}. {finding.advice}"
+    return f"{sentence(finding.found)} {finding.advice}"

@@ -242,7 +242,8 @@ def _bytes(store: Store, queues: Sequence[str]) -> list[tuple[str, str, int]]:
     """The bytes of *queues* by state, where they can be read."""
     queue_of = {name: queue for queue in queues for name in store.partitions.names(queue)}
     found, refused = read_each(queue_bytes, store, list(queue_of))
-    readable = [queue for queue in queues if queue not in {queue_of[name] for name in refused}]
+    unreadable = {queue_of[name] for name in refused}
+    readable = [queue for queue in queues if queue not in unreadable]
     states = [name for name, state in STATES.items() if not state.is_past]
     sizes: dict[tuple[str, str], int | None] = {(queue, state): 0 for queue in readable for state in states}
     for part in found:

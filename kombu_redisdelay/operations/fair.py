@@ -268,13 +268,18 @@ def is_declared_fair(queue: str, app: Any) -> bool:
     Arguments:
         app: the Celery app, ``None`` if it is not known.
     """
-    declared = None if app is None else app.amqp.queues.get(queue)
+    declared = _declared(queue, app)
     return declared is not None and bool((declared.queue_arguments or {}).get("x-fair"))
+
+
+def _declared(queue: str, app: Any) -> Any:
+    """The queue of kombu as the app declares it; ``None`` if it does not, or is not known."""
+    return None if app is None else app.amqp.queues.get(queue)
 
 
 def _expires(store: Store, queue: str, app: Any) -> bool:
     """Whether *queue* is declared with ``x-expires``, as far as the app knows, or a key in Redis tells."""
-    declared = None if app is None else app.amqp.queues.get(queue)
+    declared = _declared(queue, app)
     if declared is not None and (declared.expires or "x-expires" in (declared.queue_arguments or {})):
         return True
     names = store.partitions.names(queue)
