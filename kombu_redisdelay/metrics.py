@@ -61,6 +61,10 @@ except ImportError:
     def unique_conflict(queue: str, outcome: str) -> None:
         """A message met another one with its key, and was dropped, or has replaced it."""
 
+    def refused(reason: str, is_refused: bool) -> None:
+        """A server refuses for a *reason*, a row of :mod:`kombu_redisdelay.refusals`, and this process waits;
+        or that is over."""
+
     def forget(queue: str) -> None:
         """The queue was deleted, and may never be used again."""
 
@@ -155,6 +159,12 @@ else:
     )
     POOL = Gauge("redisdelay_pool_places", "Places of the pool of this worker.", ["state"])
 
+    REFUSED = Gauge(
+        "redisdelay_worker_refused",
+        "1 while Redis refuses this worker for the reason, and it waits.",
+        ["reason"],
+    )
+
     # Twice as fast as asking the metric each time. This matters, because it is done for every message.
     _delivered_of = lru_cache(maxsize=1000)(DELIVERED.labels)
     _lateness_of = lru_cache(maxsize=1000)(LATENESS.labels)
@@ -227,6 +237,9 @@ else:
 
     def unique_conflict(queue: str, outcome: str) -> None:
         UNIQUE_CONFLICTS.labels(queue, outcome).inc()
+
+    def refused(reason: str, is_refused: bool) -> None:
+        REFUSED.labels(reason).set(is_refused)
 
     def forget(queue: str) -> None:
         _delivered_of.cache_clear()

@@ -1,30 +1,226 @@
-"""Recognises a server that refuses to write: it is no primary any more, or too few replicas follow it."""
+"""What it means when a server refuses: one table. A row is an answer of a server in trouble, or of one that
+does not fit; what is in no row is unknown.
+
+Whoever meets a refusal asks :func:`refusal_of`, and does what the row says. A row says it for
+
+- a worker: :class:`Then`. It holds for its takes, acks, rejects and leases;
+- a publish: it raises at once, or kombu tries again because the connection counts as lost;
+- a result in Redis: whether ``result_backend_always_retry`` tries again;
+- a person at the command line or the page: a sentence.
+"""
 
 from __future__ import annotations
 
 import re
+from enum import Enum
+from typing import NamedTuple
 
-from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    ExecAbortError,
+    MasterDownError,
+    ModuleError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
-#: What a replica refuses, and what a server says to a blocked client when it becomes one. redis-py cuts off
-#: some of these words and makes a class of them. Redis 6.2 puts them into the error of a script.
-_NOT_THE_PRIMARY = re.compile(r"(?:^|-)(?:READONLY|UNBLOCKED|MASTERDOWN) ")
-_TOO_FEW_REPLICAS = re.compile(r"(?:^|-)NOREPLICAS ")
+
+class Then(Enum):
+    """How a worker goes on when a server has refused.
+
+    Attributes:
+        ASKS_AGAIN: it keeps its connection, and asks again after a pause.
+        GOES_ON: it takes, acks and rejects as ever. Only what needs memory is tried again later.
+        CONNECTS_AGAIN: it connects again: the address may lead to another server by now.
+        SLOT_RESTS: the fetcher of the slot rests, the others go on.
+        RAISES: it ends. To wait would not help, and if a message is the cause, a fleet would stand still.
+    """
+
+    ASKS_AGAIN = "asks again"
+    GOES_ON = "goes on"
+    CONNECTS_AGAIN = "connects again"
+    SLOT_RESTS = "the slot rests"
+    RAISES = "raises"
+
+
+class Refusal(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        reason: its name, in metrics and logs.
+        said: what the server says, where redis-py has no class for it, or Redis 6.2 puts it into the error of
+            a script.
+        then: how a worker goes on.
+        hint: a sentence for a person: what is wrong, and what to do.
+        classes: the classes that redis-py makes of it.
+        is_for_one: whether it refuses this client, and may serve others. Else it refuses all.
+        once_served: whether a worker goes on in this way only if it was served before. A worker that was not
+            has a wrong user, and ends.
+        is_lost: whether a publish counts as a lost connection, so that kombu tries again. Nothing was stored.
+        passes: whether it is over after a while without a person, so that a result is stored again.
+    """
+
+    reason: str
+    said: str
+    then: Then
+    hint: str
+    classes: tuple[type[RedisError], ...] = ()
+    is_for_one: bool = False
+    once_served: bool = False
+    is_lost: bool = False
+    passes: bool = False
+
+
+def _code(*codes: str) -> str:
+    """At the front. Redis 6.2 puts it into the error of a script, behind the number of a line."""
+    return rf"(?:^|: -)(?:{'|'.join(codes)}) "
+
+
+#: The first row that matches counts. Codes come first: up to Redis 6.2, the error of a script contains them.
+REFUSALS = (
+    Refusal(
+        "misconf",
+        _code("MISCONF"),
+        Then.ASKS_AGAIN,
+        "Redis could not save its data to the disk, and writes nothing until it can: see its log, and the "
+        "space on its disk",
+        passes=True,
+    ),
+    Refusal(
+        "busy",
+        # Whoever ends that script may hit one of ours, which runs again.
+        _code("BUSY") + "|Script killed by user",
+        Then.ASKS_AGAIN,
+        "a script keeps Redis busy, and nothing else can be done meanwhile: SCRIPT KILL ends a script that "
+        "has not written yet",
+        is_lost=True,
+        passes=True,
+    ),
+    Refusal(
+        "noperm",
+        # In a script: up to Redis 7.0, and from Redis 7.2 on and in Valkey.
+        _code("NOPERM") + "|The user executing the script can't |ACL failure in script: ",
+        Then.ASKS_AGAIN,
+        "this user may not do that: doctor names the permissions that are missing",
+        (NoPermissionError,),
+        is_for_one=True,
+        once_served=True,
+    ),
+    Refusal(
+        "oom",
+        _code("OOM"),
+        Then.GOES_ON,
+        "Redis is out of memory (maxmemory)",
+        (OutOfMemoryError,),
+    ),
+    Refusal(
+        "loading",
+        _code("LOADING"),
+        Then.CONNECTS_AGAIN,
+        "Redis has started, and loads its data",
+        (BusyLoadingError,),
+        is_lost=True,
+        passes=True,
+    ),
+    Refusal(
+        "maxclients",
+        "max number of clients reached",
+        Then.CONNECTS_AGAIN,
+        "Redis has as many clients as maxclients allows",
+        is_for_one=True,
+        is_lost=True,
+    ),
+    Refusal(
+        "noauth",
+        _code("NOAUTH", "WRONGPASS"),
+        Then.CONNECTS_AGAIN,
+        "Redis asks for another user or password",
+        (AuthenticationError,),
+        is_for_one=True,
+        once_served=True,
+        is_lost=True,
+    ),
+    Refusal(
+        "readonly",
+        _code("READONLY", "UNBLOCKED", "MASTERDOWN"),
+        Then.CONNECTS_AGAIN,
+        "this server is a replica: the address should lead to the primary",
+        (ReadOnlyError, MasterDownError),
+        is_lost=True,
+        passes=True,
+    ),
+    Refusal(
+        "noreplicas",
+        _code("NOREPLICAS"),
+        Then.CONNECTS_AGAIN,
+        "too few replicas follow the server (min-replicas-to-write)",
+        is_lost=True,
+        passes=True,
+    ),
+    Refusal(
+        "clusterdown",
+        _code("CLUSTERDOWN", "TRYAGAIN"),
+        Then.SLOT_RESTS,
+        "the cluster does not serve a slot now",
+        (ClusterDownError, TryAgainError),
+        is_lost=True,
+        passes=True,
+    ),
+    # What only other code, another URL or another server cures.
+    Refusal(
+        "fault",
+        _code("WRONGTYPE", "CROSSSLOT", "NOSCRIPT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
+        + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script|undeclared key"
+        + r"|^unknown |^wrong number of arg|^syntax error|^DB index|out of range"
+        + r"|is not an? (?:integer|valid)",
+        Then.RAISES,
+        "",
+        (ClusterCrossSlotError, ExecAbortError, ModuleError, NoScriptError),
+    ),
+    Refusal(
+        "quota",
+        # Of hosted servers. The size of one request is the fault of a message.
+        r"^(?!.*\b(?:request|value|record) size\b)"
+        r"(?=.*\b(?:limit|quota|bandwidth|connections)\b).*\b(?:exceeded|reached)\b|\b[Tt]hrottled\b",
+        Then.ASKS_AGAIN,
+        "a quota of the hosted server is used up",
+        is_for_one=True,
+    ),
+)
+
+_PATTERNS = tuple((re.compile(each.said), each) for each in REFUSALS)
+
 #: What redis-py puts before the error of a command in a pipeline, behind the command itself.
 _OF_A_PIPELINE = "of pipeline caused error: "
 
 
-def is_no_primary(error: ResponseError) -> bool:
-    """Whether a server refused because it is a replica, or has become one."""
-    is_replica = isinstance(error, (ReadOnlyError, MasterDownError))
-    return is_replica or _NOT_THE_PRIMARY.search(_said(error)) is not None
+def refusal_of(error: BaseException) -> Refusal | None:
+    """The row for *error*; ``None`` if the server has not refused, or no row knows it. An error that stands
+    for a refusal may have the row in its attribute ``refusal``."""
+    if not isinstance(error, RedisError):
+        return None
+    found: Refusal | None = getattr(error, "refusal", None)
+    if found is not None:
+        return found
+    said = what_is_said(error)
+    is_answer = isinstance(error, ResponseError)
+    for pattern, refusal in _PATTERNS:
+        if isinstance(error, refusal.classes):
+            return refusal
+        # The texts of other errors, such as those of lost connections, may contain anything.
+        if (is_answer or refusal.reason == "maxclients") and pattern.search(said):
+            return refusal
+    return None
 
 
-def has_too_few_replicas(error: ResponseError) -> bool:
-    """Whether a server refused because of ``min-replicas-to-write``."""
-    return _TOO_FEW_REPLICAS.search(_said(error)) is not None
-
-
-def _said(error: ResponseError) -> str:
+def what_is_said(error: BaseException) -> str:
     """What the server has said, without the command of a pipeline: that may contain any text."""
     return str(error).rpartition(_OF_A_PIPELINE)[2]

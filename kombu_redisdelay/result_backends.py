@@ -14,9 +14,8 @@ from urllib.parse import urlencode
 from celery.backends import redis
 from celery.exceptions import ImproperlyConfigured
 from kombu.utils.url import as_url, parse_url, url_to_parts
-from redis.exceptions import ResponseError
 
-from kombu_redisdelay.refusals import has_too_few_replicas, is_no_primary
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.tls import verifying
 from kombu_redisdelay.urls import SEPARATOR, check_host, read
 
@@ -52,11 +51,13 @@ class Backend(redis.RedisBackend):  # type: ignore[misc]
         super().__init__(*args, url=url or f"{self.scheme}://", **kwargs)
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
-        """As Celery's, and also when a server does not write because a failover goes on.
+        """As Celery's, and also when a server refuses for a reason that passes by itself. While Redis is
+        full, each place of the pool would wait, and nothing would give memory back: that is no such reason.
 
         Celery asks only if ``result_backend_always_retry`` is set.
         """
-        if isinstance(exc, ResponseError) and (is_no_primary(exc) or has_too_few_replicas(exc)):
+        refusal = refusal_of(exc)
+        if refusal is not None and refusal.passes:
             return True
         return bool(super().exception_safe_to_retry(exc))
 

@@ -62,6 +62,13 @@ class Lease:
         self._thread: Thread | None = None
         self._untold = ""
         self._renews_again = False
+        self._served_since = float("-inf")
+
+    @property
+    def served_since(self) -> float:
+        """Since when the server has taken each renewal, seconds of the monotonic clock; infinite while it
+        does not."""
+        return self._served_since
 
     def cover(self, keys: QueueKeys) -> None:
         """Renew the lease in this queue too, from now on."""
@@ -173,7 +180,10 @@ class Lease:
             if not failing:
                 self._untold = str(exc)
             self._renews_again = False
+            self._served_since = float("inf")
             return False
+        if failing:
+            self._served_since = monotonic()
         self._renews_again |= failing
         return True
 

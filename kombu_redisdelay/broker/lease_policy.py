@@ -31,6 +31,9 @@ LOOKED_AT_AFTER = Fraction(1, 3)
 #: A lease that has ended counts once others have watched it for this share without a renewal.
 WATCHED = Fraction(1, 2)
 
+#: While a server refuses, it is asked again each time that this share has passed, or more often.
+PAUSED = Fraction(1, 10)
+
 #: What a consumer holds of a queue that expires outlives the queue by this number of leases.
 OUTLIVES = Fraction(2)
 
@@ -73,7 +76,13 @@ class LeasePolicy:
 
     def retry_interval(self, expires_ms: Iterable[int] = ()) -> float:
         """Seconds until a renewal that failed is tried again. *expires_ms* as in :meth:`renewal_interval`."""
-        return min(LONGEST_RETRY_INTERVAL, self.renewal_interval(expires_ms))
+        return min(LONGEST_RETRY_INTERVAL, self.longest_pause, self.renewal_interval(expires_ms))
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds that a consumer pauses at most before it asks a server again that has refused: when that is
+        over, all consumers have to renew their leases before others count them as lost."""
+        return _seconds(PAUSED * self.lease_ms)
 
     @property
     def reply_limit(self) -> float:

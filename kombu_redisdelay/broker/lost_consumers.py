@@ -40,17 +40,25 @@ QUEUES_PER_SCRIPT = 10
 class LeaseWatch:
     """Finds the leases that are not renewed any more.
 
-    It is not enough that a lease has ended. When the server's clock jumps ahead, or Redis was away for longer
-    than a lease lasts, the leases of living consumers have ended, too, until they can renew them.
+    It is not enough that a lease has ended. When the server's clock jumps ahead, or Redis was away or has
+    refused to write for longer than a lease lasts, the leases of living consumers have ended, too, until they
+    can renew them. So only the time counts in which the watching consumer could renew its own.
 
     Arguments:
         seconds: how long a living consumer may need to renew its lease
             (:attr:`~kombu_redisdelay.broker.lease_policy.LeasePolicy.watch_time`).
         clock: a clock in seconds that cannot be set.
+        served_since: since when the watching consumer could renew its own, by *clock*.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = monotonic,
+        served_since: Callable[[], float] = lambda: float("-inf"),
+    ) -> None:
         self._seconds = seconds
+        self._served_since = served_since
         self._clock = clock
         #: queue -> consumer -> the end of its lease, and since when that end has not changed.
         self._seen: dict[str, dict[str, tuple[int, float]]] = {}
@@ -81,7 +89,8 @@ class LeaseWatch:
             self._seen[queue] = seen
         else:
             self._seen.pop(queue, None)
-        return {name for name, (_, since) in seen.items() if now - since >= self._seconds}
+        served_since = self._served_since()
+        return {name for name, (_, since) in seen.items() if now - max(since, served_since) >= self._seconds}
 
 
 class Recoverer:

@@ -181,6 +181,10 @@ class Takes:
             del replies
         return Looked(ready, due)
 
+    def ask_to_write(self) -> None:
+        """Ask the server for something that needs the right to write, and changes nothing."""
+        self.server.call("HDEL", self._store.keys(self.queues[0]).unacked(self._consumer), "")
+
     def wait(self, timeout: float) -> Command:
         """The command that waits until one of the queues is woken, *timeout* seconds at most. :meth:`woken`
         tells which."""

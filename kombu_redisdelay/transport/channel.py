@@ -86,7 +86,8 @@ class Channel(PublishingChannel):
                 lambda queue, tags: self.qos.lease_lost(queue, tags),
                 self.intake.consumed.callbacks,
             )
-            recoverer = Recoverer(self.store, name, options, LeaseWatch(policy.watch_time))
+            watch = LeaseWatch(policy.watch_time, served_since=lambda: lease.served_since)
+            recoverer = Recoverer(self.store, name, options, watch)
             unnoted = self.auto_delete_queues
             self._maintenance = Maintenance(
                 self.store, recoverer, options, policy.look_interval, unnoted=unnoted
@@ -192,7 +193,7 @@ class Channel(PublishingChannel):
         assert self._maintenance is not None
         try:
             with self.store.server.hurrying():
-                return self._maintenance.round_trip(queues)
+                return self.intake.maintain(queues, self._maintenance)
         except SlotUnavailable as exc:
             logger.debug("Could not maintain the queues now: %s", exc)
             return False
@@ -264,15 +265,15 @@ class Channel(PublishingChannel):
 
     def _refresh_bindings(self, queues: list[str]) -> None:
         """Refresh bindings, for kombu 5.7. kombu calls this from a timer, and after a timeout it tries again
-        and again. Here, a timeout means that the connection is lost. While Redis is out of memory, kombu logs
-        a traceback each second."""
+        and again. Here, a timeout means that the connection is lost. While Redis refuses, kombu logs a
+        traceback each second."""
         try:
             super()._refresh_bindings(queues)
         except RedisTimeoutError:
             self._was_silent = True
             raise
         except ResponseError as exc:
-            if not self.is_out_of_memory(exc):
+            if not self.is_refused_for_a_while(exc):
                 raise
             self.bind_later(queues)
 

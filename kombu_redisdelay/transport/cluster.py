@@ -93,7 +93,7 @@ class ClusterChannel(Channel):
         for address in addresses:
             pool = self._pool_at(address)
             with suppress(*self.connection.connection_errors):
-                Redis(connection_pool=pool).ping()
+                PrefixedClient(connection_pool=pool, global_keyprefix="").ping()
                 return pool
         raise RedisConnectionError("none of the servers of the cluster answers")
 

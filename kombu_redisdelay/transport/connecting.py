@@ -9,19 +9,38 @@ from typing import Any, TypeVar
 
 from kombu.transport import redis
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.server.confirming import Confirming
+from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.refusals import Then, refusal_of
 
 _Result = TypeVar("_Result")
 
 #: Seconds that replicas have to confirm what was published, at most.
 CONFIRM_TIMEOUT = 1.0
+
+
+def connected(do: Callable[[], _Result]) -> _Result:
+    """Call *do*, which publishes. What the table of :mod:`kombu_redisdelay.refusals` calls lost is a lost
+    connection: kombu tries again.
+
+    Raises:
+        Refuses: nothing was done.
+    """
+    try:
+        return do()
+    except ResponseError as exc:
+        refusal = refusal_of(exc)
+        if refusal is None or not refusal.is_lost:
+            raise
+        raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
 
 
 class WithoutTransactions:
@@ -30,6 +49,16 @@ class WithoutTransactions:
 
     def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> Any:
         return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
+
+    def ping(self, **kwargs: Any) -> Any:
+        """As redis-py's. A server that refuses it is there: kombu asks for nothing else."""
+        try:
+            return super().ping(**kwargs)  # type: ignore[misc]
+        except ResponseError as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or refusal.then is Then.RAISES:
+                raise
+            return True
 
 
 class _Client(WithoutTransactions, Redis):
@@ -128,11 +157,11 @@ class ConnectingChannel(redis.Channel):
         """
         patience = self.connection.patience
         if patience is None or self.connection.is_workers:
-            return do()
+            return connected(do)
 
         def hurry() -> _Result:
             with self.store.server.hurrying():
-                return do()
+                return connected(do)
 
         result: _Result = patience.wait_for(what, hurry)
         return result

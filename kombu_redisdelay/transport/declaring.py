@@ -7,25 +7,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.bindings import BINDING
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.partitions import taken
+from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.broker.server.replies import explained
 from kombu_redisdelay.broker.store import name_of
+from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.bounds import LENGTH, bound_of
 from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.refused import may_wait
 from kombu_redisdelay.transport.routes import Routes
 
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: Seconds between two attempts to note bindings that Redis had no memory for.
+#: Seconds between two attempts to note bindings that Redis has refused.
 BIND_PAUSE = 1.0
 
 
@@ -34,7 +37,7 @@ class DeclaringChannel(ConnectingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._routes = Routes()
-        #: Bindings that Redis had no memory for, arguments of `_queue_bind` -> whether the log tells of it.
+        #: Bindings that Redis has refused to note, arguments of `_queue_bind` -> whether the log tells of it.
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
         super().__init__(*args, **kwargs)
@@ -88,52 +91,71 @@ class DeclaringChannel(ConnectingChannel):
         try:
             self._wait_to_bind(lambda: bind(exchange, routing_key, pattern, queue))
         except ResponseError as exc:
-            if not self.is_out_of_memory(exc):
+            if not self.is_refused_for_a_while(exc):
                 raise
             # A worker must be able to start: the tasks that it runs give memory back.
             self._unbound[exchange, routing_key, pattern, queue] = False
 
-    def is_out_of_memory(self, error: ResponseError) -> bool:
-        """Whether Redis refused because it is full."""
-        return isinstance(explained(error, self.store.server, ()), OutOfMemoryError)
+    def is_refused_for_a_while(self, error: ResponseError) -> bool:
+        """Whether to try again what Redis has refused: it is full, or a worker waits for it."""
+        refusal = refusal_of(error)
+        if refusal is None or not may_wait(refusal, self.connection.broker):
+            return False
+        return refusal.then is Then.GOES_ON or bool(self.connection.is_workers)
+
+    def ask_to_write(self) -> None:
+        """Ask the server that has the bindings for something that needs the right to write, and changes
+        nothing. What a worker begins with would be refused.
+
+        Raises:
+            Refuses: it refuses for a while.
+        """
+        key = self.global_keyprefix + self.keyprefix_queue % ("celery",)
+        try:
+            self.store.server.call("SREM", key, "")
+        except ResponseError as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or refusal.then is not Then.ASKS_AGAIN or refusal.is_for_one:
+                return
+            raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
 
     def bind_later(self, queues: Iterable[str]) -> None:
-        """Have the bindings of *queues* noted again when Redis has memory for it."""
+        """Have the bindings of *queues* noted again when Redis takes it."""
         for queue in queues:
             for exchange, routing_key, args in self.state.queue_bindings(queue):
                 _, pattern, _ = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, args)
                 self._unbound.setdefault((exchange, routing_key, pattern, queue), False)
 
     def _bind_again(self) -> None:
-        """Note the bindings that Redis had no memory for.
+        """Note the bindings that Redis has refused.
 
         Raises:
-            OutOfMemoryError: it still has none.
+            ResponseError: it still refuses.
         """
         for binding in list(self._unbound):
             super()._queue_bind(*binding)
             del self._unbound[binding]
 
     def try_to_bind(self) -> None:
-        """Note the bindings that Redis had no memory for, if it is time to try that again."""
+        """Note the bindings that Redis has refused, if it is time to try that again."""
         if self._unbound and monotonic() > self._bind_at:
             self._bind_at = monotonic() + BIND_PAUSE
             try:
                 self._bind_again()
-            except ResponseError:
-                self._tell_of_unbound()
+            except ResponseError as exc:
+                self._tell_of_unbound(exc)
 
-    def _tell_of_unbound(self) -> None:
+    def _tell_of_unbound(self, error: ResponseError) -> None:
         """Log each binding once. A channel that only publishes gets an error instead, and does not come
         here."""
         for binding, is_told in self._unbound.items():
             if not is_told:
                 exchange, _, _, queue = binding
                 logger.warning(
-                    "Redis is out of memory and has not noted that queue %r is bound to exchange %r. "
-                    "Trying again each second.",
+                    "Redis has not noted that queue %r is bound to exchange %r. Trying again each second: %s",
                     queue,
                     exchange,
+                    explained(error, self.store.server, ()),
                 )
                 self._unbound[binding] = True
 

@@ -10,15 +10,18 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.transport import virtual
+from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
+from kombu_redisdelay.transport.refused import Call, Refused, served
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 if TYPE_CHECKING:
+    from kombu_redisdelay.broker.maintenance import Maintenance
     from kombu_redisdelay.transport.channel import Channel
 
 #: Seconds between two checks that the server has received the acks.
@@ -26,6 +29,21 @@ CONFIRM_AFTER = 1.0
 
 #: A message that must be held alone waits until all others are settled, but at most for this many seconds.
 ISOLATION_PATIENCE = 2.0
+
+
+#: What a server may refuse.
+SETTLING = Call("to ack, reject or give back messages")
+MAINTAINING = Call("to maintain the queues")
+
+
+def taking_of(fetcher: SlotFetcher) -> Call:
+    """The takes of *fetcher*."""
+    return Call("to hand out messages (EVALSHA, take.lua)", fetcher)
+
+
+def waiting_of(fetcher: SlotFetcher) -> Call:
+    """The waits of *fetcher*."""
+    return Call("to wait for messages (BZPOPMIN)", fetcher)
 
 
 class Waiting(NamedTuple):
@@ -47,13 +65,20 @@ class Intake:
 
     Attributes:
         consumed: the queues that the channel consumes from.
+        refused: what the servers refuse to the channel; ``None`` in a program that is no Celery worker.
     """
+
+    refused: Refused | None = None
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._is_served = False
+        #: What a server has refused to settle, and is tried again.
+        self._unsettled: list[Callable[[], object]] = []
         self.consumed = ConsumedQueues()
         self._taken: deque[Waiting] = deque()
         self._confirmed_at = monotonic()
+        self._maintains_again_at = float("-inf")
         #: For each slot, the fetcher of its queues.
         self._fetchers: dict[int, SlotFetcher] = {}
         #: The fetchers that expect a reply with messages. After an error, it may have others.
@@ -148,13 +173,23 @@ class Intake:
         """Take messages where some are due, or have come without a token. Returns the same as
         :meth:`next_due`."""
         for fetcher in self.fetchers:
-            self._keep(fetcher, fetcher.take_due(self.credit))
+            try:
+                taken = fetcher.take_due(self.credit)
+            except ResponseError as exc:
+                self._bear(fetcher, exc)
+            else:
+                self._keep(fetcher, taken)
         return self.next_due()
 
     def take(self, fetcher: SlotFetcher) -> float | None:
         """Have *fetcher* take messages. Returns the seconds until the next message in its queues is due,
         ``None`` if none is scheduled."""
-        self._keep(fetcher, fetcher.take(self.credit))
+        try:
+            taken = fetcher.take(self.credit)
+        except ResponseError as exc:
+            self._bear(fetcher, exc)
+        else:
+            self._keep(fetcher, taken)
         return fetcher.next_due()
 
     def client_of(self, fetcher: SlotFetcher) -> Any:
@@ -165,14 +200,24 @@ class Intake:
 
     def ask(self, fetcher: SlotFetcher) -> None:
         """Have *fetcher* ask over its poll connection."""
-        fetcher.ask(self.credit, self._channel.brpop_timeout)
+        try:
+            fetcher.ask(self.credit, self._channel.brpop_timeout)
+        except ResponseError as exc:
+            self._bear(fetcher, exc)
         if fetcher.is_taking:
             self._taking.add(fetcher)
 
     def answer(self, fetcher: SlotFetcher) -> float | None:
         """Have *fetcher* read the reply that came over its poll connection. Returns the same as
         :meth:`take`."""
-        self._keep(fetcher, fetcher.answer(self.credit))
+        try:
+            taken = fetcher.answer(self.credit)
+        except ResponseError as exc:
+            self._bear(fetcher, exc)
+        else:
+            if self.refused is not None and self.refused.any:
+                self.refused.is_served(waiting_of(fetcher))
+            self._keep(fetcher, taken)
         return fetcher.next_due()
 
     def finish_taking(self) -> None:
@@ -184,6 +229,8 @@ class Intake:
     def close(self) -> None:
         """Close the poll connections. Replies that are still on their way are lost."""
         self._taking.clear()
+        if self.refused is not None:
+            self.refused.end()
         for fetcher in self._fetchers.values():
             fetcher.close()
 
@@ -191,6 +238,7 @@ class Intake:
         """Drop what belongs to the parent process."""
         self._taken.clear()
         self._taking.clear()
+        self._unsettled.clear()
         self._fetchers.clear()
         self._in_fetchers = ()
 
@@ -237,6 +285,11 @@ class Intake:
             self._taking.discard(fetcher)
         if taken is None:
             return
+        if not self._is_served:
+            self._is_served = True
+            served(self._channel.connection.broker)
+        if self.refused is not None and self.refused.any:
+            self.refused.is_served(taking_of(fetcher))
         channel, callbacks = self._channel, self.consumed.callbacks
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in callbacks]
         for delivery in wanted:
@@ -244,7 +297,8 @@ class Intake:
         self._taken += map(self._waiting, self._messages(wanted, taken.now_ms))
         # These queues were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
-        channel.consumer.put_back(unwanted)
+        if unwanted:
+            self.settle_in_time(partial(channel.consumer.put_back, unwanted))
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
@@ -299,17 +353,89 @@ class Intake:
         self._confirmed_at = now
         # What waits for a slot is done another time.
         with suppress(SlotUnavailable), self._channel.store.server.hurrying():
-            consumer.confirm_acks()
-            consumer.membership.leave_cancelled()
+            try:
+                consumer.confirm_acks()
+                consumer.membership.leave_cancelled()
+                while self._unsettled:
+                    self._unsettled[0]()
+                    del self._unsettled[0]
+            except ResponseError as exc:
+                # The line keeps the acks, and sends them again.
+                self._refusal(SETTLING, exc)
+                return
+            if self.refused is not None:
+                self.refused.is_served(SETTLING)
             # The application has caught the exception of the callback and goes on consuming. It will not ack
             # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
 
+    def settle_in_time(self, settle: Callable[[], object]) -> None:
+        """Call *settle*, which settles messages. If the server refuses, it is called again each second, until
+        the server takes it.
+
+        Raises:
+            ResponseError: the server refuses for good, or this is no worker.
+        """
+        try:
+            settle()
+        except ResponseError as exc:
+            self._refusal(SETTLING, exc)
+            self._unsettled.append(settle)
+
+    def maintain(self, queues: Sequence[str], maintenance: Maintenance) -> bool:
+        """Make the next round trip of *maintenance*. Returns whether it is time for another."""
+        if monotonic() < self._maintains_again_at:
+            return False
+        try:
+            is_time = maintenance.round_trip(queues)
+        except ResponseError as exc:
+            self._maintains_again_at = monotonic() + self._refusal(MAINTAINING, exc)
+            return False
+        if self.refused is not None and not is_time:
+            self.refused.is_served(MAINTAINING)
+        return is_time
+
+    def _bear(self, fetcher: SlotFetcher, error: ResponseError) -> None:
+        """Have *fetcher* rest, because a server has refused. To be called while *error* is handled.
+
+        Raises:
+            ResponseError: waiting does not help, or this is no worker.
+        """
+        self._taking.discard(fetcher)
+        call = waiting_of(fetcher) if fetcher.was_refused_to_wait else taking_of(fetcher)
+        fetcher.rest(self._refusal(call, error))
+
+    def _refusal(self, call: Call, error: ResponseError) -> float:
+        """As :meth:`Refused.bear`, in a worker."""
+        transport = self._channel.connection
+        # Nobody calls again for a channel that is closed.
+        if transport is None or not transport.is_workers:
+            raise error
+        if self.refused is None:
+            longest_pause = self._channel.options.lease_policy.longest_pause
+            self.refused = Refused(transport.broker, longest_pause)
+        return self.refused.bear(call, error)
+
     def check_silence(self, silence_limit: float) -> None:
         """Check that the servers answer. As :meth:`SlotFetcher.check_silence`."""
         for fetcher in self._fetchers.values():
-            fetcher.check_silence(silence_limit)
+            if fetcher.is_silent(silence_limit) and not self._is_refused(fetcher):
+                fetcher.has_been_silent(silence_limit)
+
+    def _is_refused(self, fetcher: SlotFetcher) -> bool:
+        """Whether the server of *fetcher* is there, and refuses. While a script runs for long, Redis does not
+        even end the waits of blocked clients."""
+        try:
+            with self._channel.store.server.hurrying():
+                fetcher.ask_to_write()
+        except ResponseError as exc:
+            self._refusal(waiting_of(fetcher), exc)
+            fetcher.is_excused()
+            return True
+        except (RedisError, OSError):
+            pass
+        return False
 
     def is_disconnected(self, connection: Any) -> None:
         """Note that *connection* was closed. It may be a poll connection."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -126,20 +127,29 @@ class QoS(virtual.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         queue, consumer = self._queues.get(delivery_tag), self.channel.consumer
-        if queue is not None:
-            if requeue and is_terminated():
-                # The worker has killed the task, which has not failed.
-                was_unacked = consumer.give_back(queue, delivery_tag)
-            elif requeue:
-                was_unacked = consumer.requeue(queue, delivery_tag)
-            elif delivery_tag in self.failures:
-                self._ack(queue, delivery_tag)
-                was_unacked = True
-            else:
-                was_unacked = consumer.discard(queue, delivery_tag, failure)
-            if not was_unacked:
-                self.lease_lost(queue, [delivery_tag])
-        self._forget(delivery_tag)
+        if queue is None or (not requeue and delivery_tag in self.failures):
+            self.ack(delivery_tag)
+        elif not requeue:
+            # What the task has raised is not known later.
+            why = failure() if self.channel.options.dead_letter else ""
+            self._settle(queue, delivery_tag, partial(consumer.discard, queue, delivery_tag, lambda: why))
+        elif is_terminated():
+            # The worker has killed the task, which has not failed.
+            self._settle(queue, delivery_tag, partial(consumer.give_back, queue, delivery_tag))
+        else:
+            self._settle(queue, delivery_tag, partial(consumer.requeue, queue, delivery_tag))
+
+    def _settle(self, queue: str, delivery_tag: str, settle: Callable[[], bool]) -> None:
+        """Call *settle*, which returns whether the message was held. If the server refuses, the message keeps
+        its place among those that the channel may hold until the server takes it."""
+
+        def settle_and_forget() -> None:
+            if delivery_tag in self._queues:
+                if not settle():
+                    self.lease_lost(queue, [delivery_tag])
+                self._forget(delivery_tag)
+
+        self.channel.intake.settle_in_time(settle_and_forget)
 
     def has_failed(self, message: virtual.Message) -> None:
         """Give back a message that a Celery worker could not handle. The delivery counts as failed. To be
@@ -167,15 +177,22 @@ class QoS(virtual.QoS):
         """
         tag = message.delivery_tag
         queue = self._queues.get(tag)
-        if queue is not None and not self.channel.consumer.make_dead(queue, tag, wrong):
-            self.lease_lost(queue, [tag])
-        self._forget(tag)
-        logger.error(
-            "Moved a message of queue %r that no worker can handle%s to the dead letters: %s",
-            queue,
-            which([name_of(message)], 1),
-            wrong,
-        )
+
+        def make_dead() -> bool:
+            was_unacked = queue is None or self.channel.consumer.make_dead(queue, tag, wrong)
+            logger.error(
+                "Moved a message of queue %r that no worker can handle%s to the dead letters: %s",
+                queue,
+                which([name_of(message)], 1),
+                wrong,
+            )
+            return was_unacked
+
+        if queue is None:
+            make_dead()
+            self._forget(tag)
+        else:
+            self._settle(queue, tag, make_dead)
 
     def requeue_later(self, delivery_tag: str, delay: float) -> None:
         """Schedule a message again, *delay* seconds from now.
@@ -192,9 +209,9 @@ class QoS(virtual.QoS):
                 "The broker does not hold this message: it was delivered without acks (no_ack), or through a "
                 "fanout exchange, or its queue was deleted"
             )
-        if not self.channel.consumer.requeue(queue, delivery_tag, delay * 1000):
-            self.lease_lost(queue, [delivery_tag])
-        self._forget(delivery_tag)
+        self._settle(
+            queue, delivery_tag, partial(self.channel.consumer.requeue, queue, delivery_tag, delay * 1000)
+        )
 
     def fail(self, delivery_tag: str) -> None:
         """Note that the callback of a message has failed. If it has settled the message before, this is

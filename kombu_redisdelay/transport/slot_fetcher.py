@@ -63,6 +63,7 @@ class SlotFetcher:
             before it calls :meth:`ask`.
         expects_more: whether to ask for messages instead of a wake-up. True if more messages are ready, or if
             it is not known whether there are any.
+        was_refused_to_wait: whether the latest error was the reply to a wait, not to a take.
     """
 
     def __init__(self, takes: Takes, consumed: ConsumedQueues, cycle: Any) -> None:
@@ -84,6 +85,7 @@ class SlotFetcher:
         #: Seconds after which it has a reply at the latest.
         self._timeout = 0.0
         self._was_overdue = False
+        self.was_refused_to_wait = False
         self._requested_at = float("-inf")
         self._rested_since = float("-inf")
         #: Until when nothing is asked, seconds of the monotonic clock.
@@ -137,7 +139,8 @@ class SlotFetcher:
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing is asked now, because the cluster moves the slot or does not serve it."""
+        """Whether nothing is asked now, because the cluster moves the slot or does not serve it, or the
+        server refuses."""
         return monotonic() < self._rests_until
 
     def next_due(self) -> float | None:
@@ -216,6 +219,7 @@ class SlotFetcher:
             return None
         except ResponseError:
             if request is None:
+                self.was_refused_to_wait = True
                 raise
             # The take is made again below. It succeeds, or raises an error that says more.
         except (ConnectionError, TimeoutError, OSError):
@@ -339,8 +343,13 @@ class SlotFetcher:
     def _rest(self) -> None:
         """The cluster does not serve the slot here, or now. Ask again soon, over a new connection."""
         self.close()
+        self.rest(RELOCATION_PAUSE)
+
+    def rest(self, seconds: float) -> None:
+        """Ask for nothing during so many *seconds*."""
+        self.was_refused_to_wait = False
         self.expects_more = True
-        self._rests_until = monotonic() + RELOCATION_PAUSE
+        self._rests_until = monotonic() + seconds
 
     # -- the poll connection ---------------------------------------------------------------------------
 
@@ -360,21 +369,38 @@ class SlotFetcher:
         if not is_open(connection):
             connection.disconnect()
 
-    def check_silence(self, silence_limit: float) -> None:
-        """Check that the server answers over the poll connection.
+    def is_silent(self, silence_limit: float) -> bool:
+        """Whether the server owes an answer over the poll connection for so long that it counts as silent.
 
         Arguments:
             silence_limit: seconds that the answer may come late before the connection counts as lost.
-
-        Raises:
-            ConnectionError: the server has been silent for too long.
         """
         if self._sent_at is None:
-            return
+            return False
         overdue = monotonic() - self._sent_at > self._timeout + silence_limit
-        if overdue and self._was_overdue:
-            # This is the second check in a row, with a poll in between. The poll would have read a reply that
-            # was only waiting to be read.
-            self.client.connection.disconnect()
-            raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
-        self._was_overdue = overdue
+        # At the second check in a row, with a poll in between. The poll would have read a reply that was only
+        # waiting to be read.
+        is_silent, self._was_overdue = overdue and self._was_overdue, overdue
+        return is_silent
+
+    def has_been_silent(self, silence_limit: float) -> None:
+        """Close the poll connection, which counts as lost.
+
+        Raises:
+            ConnectionError: always.
+        """
+        self.client.connection.disconnect()
+        raise ConnectionError(f"no reply from Redis for {silence_limit:g} seconds")
+
+    def is_excused(self) -> None:
+        """Begin anew to count for how long the server owes an answer: it is there, and refuses."""
+        self._sent_at = monotonic()
+        self._was_overdue = False
+
+    def ask_to_write(self) -> None:
+        """Ask the server of the queues for something that needs the right to write, and changes nothing.
+
+        Raises:
+            RedisError: it refuses, or does not answer.
+        """
+        self._takes.ask_to_write()

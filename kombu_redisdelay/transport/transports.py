@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -26,6 +26,7 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
+from kombu_redisdelay.transport.refused import is_worker, outlast
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
@@ -86,6 +87,8 @@ class Transport(redis.Transport):
         if client.ssl:
             # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
+        # A worker makes a transport before it starts its consumer.
+        outlive_failures()
         super().__init__(client, **kwargs)
         self.cycle = Poller()
         self.patience = None
@@ -111,7 +114,6 @@ class Transport(redis.Transport):
         remote_control.extend()
         settle_where_called()
         warn_of_early_acks()
-        outlive_failures()
         unusable.extend()
         warn_when_ready()
         try:
@@ -150,7 +152,8 @@ class Transport(redis.Transport):
         if backoff is not None:
             backoff.pause()
         try:
-            connection = self._connect()
+            # kombu tries the next URL, where there are several.
+            connection = self._connect() if self._has_others else outlast(self.broker, self._connect)
         except WrongServer as exc:
             raise ValueError(str(exc)) from None
         except ResponseError as exc:
@@ -160,12 +163,30 @@ class Transport(redis.Transport):
         self._connected_at = monotonic()
         return connection
 
+    @property
+    def broker(self) -> Hashable:
+        """What tells brokers apart: where they are."""
+        where: Hashable = _broker(self.client)
+        return where
+
+    @property
+    def _has_others(self) -> bool:
+        return len(self.client.alt) > 1 and not self.waits_for_failover
+
     def _connect(self) -> Any:
         establish = super().establish_connection
 
         def connect() -> Any:
             connection = establish()
-            self._check_mode(self._avail_channels[-1])
+            channel = self._avail_channels[-1]
+            try:
+                self._check_mode(channel)
+                if is_worker():
+                    channel.ask_to_write()
+            except Exception:
+                self._avail_channels.remove(channel)
+                channel.close()
+                raise
             return connection
 
         return connect() if self.patience is None else self.patience.wait_for("a connection", connect)
@@ -180,8 +201,6 @@ class Transport(redis.Transport):
         # Valkey has another name for it.
         mode = told.get("redis_mode") or told.get("server_mode")
         if mode in self.other_modes:
-            self._avail_channels.remove(channel)
-            channel.close()
             raise WrongServer(self.other_modes[mode])
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:

@@ -127,6 +127,9 @@ def _dead_letter(qos: Any, message: Any, reason: str, original: Callable[..., An
     """Make the message a dead letter, and then let Celery do what it does with it. Celery may fail before it
     gets rid of it: it cannot even write a report of some messages. When it does, nothing is held any more."""
     qos.make_dead(message, reason)
+    if qos.holds(message.delivery_tag):
+        # Redis refuses now. To ack the message meanwhile would be to lose it.
+        return None
     return original(*args)
 
 

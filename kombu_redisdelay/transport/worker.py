@@ -13,8 +13,10 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker.server.errors import Refuses
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
 from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
@@ -22,6 +24,7 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
+from kombu_redisdelay.transport.refused import as_worker, may_wait
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -36,6 +39,7 @@ def outlive_failures() -> None:
         consumer.create_task_handler = _checking(consumer.create_task_handler)
         consumer.connection_for_read = _marking(consumer.connection_for_read)
         consumer.ensure_connected = _impatient(consumer.ensure_connected)
+        consumer.Blueprint.start = _refused(consumer.Blueprint.start)
         lost = consumer.on_connection_error_after_connected
         consumer.on_connection_error_after_connected = _dropping_events(lost)
         from celery.worker.request import Request
@@ -72,10 +76,42 @@ def _impatient(ensure_connected: Callable[..., Any]) -> Callable[..., Any]:
     """In place of Celery's ``Consumer.ensure_connected``, which waits by itself, and looks meanwhile whether
     the worker is to stop."""
 
+    # This runs in a Celery worker only.
+    from celery.worker.state import maybe_shutdown
+
     @wraps(ensure_connected)
-    def extended(*args: Any, **kwargs: Any) -> Any:
+    def extended(self: Any, connection: Any, *args: Any, **kwargs: Any) -> Any:
         with impatient():
-            return ensure_connected(*args, **kwargs)
+            if not (_mark(connection) and _connects_again(self)):
+                return ensure_connected(self, connection, *args, **kwargs)
+            longest_pause = options_of(connection).lease_policy.longest_pause
+            with as_worker(maybe_shutdown, longest_pause):
+                return ensure_connected(self, connection, *args, **kwargs)
+
+    return extended
+
+
+def _connects_again(consumer: Any) -> bool:
+    """Whether Celery is to connect again when that fails."""
+    conf = consumer.app.conf
+    at_start = conf.broker_connection_retry_on_startup
+    is_start = consumer.first_connection_attempt and at_start is not None
+    return bool(at_start if is_start else conf.broker_connection_retry)
+
+
+def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of the ``start`` of the blueprint of Celery's ``Consumer``, which connects, declares and runs
+    the loop. What a server in trouble refuses there, and nobody waits for, counts as a lost connection."""
+
+    @wraps(start)
+    def extended(self: Any, consumer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return start(self, consumer, *args, **kwargs)
+        except ResponseError as exc:
+            refusal, broker = refusal_of(exc), getattr(consumer.connection.transport, "broker", None)
+            if refusal is None or broker is None or not may_wait(refusal, broker):
+                raise
+            raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
 
     return extended
 

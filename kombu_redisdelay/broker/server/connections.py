@@ -1,15 +1,15 @@
-"""Connections that are lost when the server does not write: it is no primary any more, or too few replicas
-follow it. Their errors name the server."""
+"""Connections that are lost when the server refuses for a reason that a new connection may cure: it is no
+primary any more, or too few replicas follow it. Their errors name the server."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from redis.connection import AbstractConnection, Connection, SSLConnection
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary, TooFewReplicas
-from kombu_redisdelay.refusals import has_too_few_replicas, is_no_primary
+from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary, Refuses, TooFewReplicas
+from kombu_redisdelay.refusals import Then, refusal_of
 
 
 class ToPrimary(AbstractConnection):
@@ -19,6 +19,29 @@ class ToPrimary(AbstractConnection):
     Celery would end a worker for any other error; after a lost connection, it tries again. redis-py itself
     takes a server that is loading for a lost connection.
     """
+
+    def connect(self, *args: Any, **kwargs: Any) -> Any:
+        """As redis-py's. A server in trouble may refuse what a connection begins with.
+
+        Raises:
+            Refuses: it has.
+            ResponseError: it refuses for good.
+        """
+        try:
+            return super().connect(*args, **kwargs)
+        except ResponseError as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or refusal.then is Then.RAISES:
+                raise
+            raise Refuses(f"{self._address} refuses: {exc}", refusal) from None
+
+    def _send_ping(self) -> None:
+        """As redis-py's, which asks whether the server answers. One that refuses is there."""
+        try:
+            super()._send_ping()
+        except ResponseError as exc:
+            if refusal_of(exc) is None:
+                raise
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """As redis-py's.
@@ -40,13 +63,14 @@ class ToPrimary(AbstractConnection):
             self.disconnect()
             raise lost from None
 
-    def _lost(self, error: ResponseError) -> ConnectionError | None:
+    def _lost(self, error: ResponseError) -> NothingDone | None:
         """The error of a lost connection that *error* stands for; ``None`` if it is something else."""
-        if is_no_primary(error):
-            return NotThePrimary(f"{self._address} is not the primary: {error}")
-        if has_too_few_replicas(error):
-            return TooFewReplicas(f"too few replicas follow {self._address}: {error}")
-        return None
+        refusal = refusal_of(error)
+        if refusal is None or refusal.then is not Then.CONNECTS_AGAIN:
+            return None
+        if refusal.reason == "noreplicas":
+            return TooFewReplicas(f"too few replicas follow {self._address}: {error}", refusal)
+        return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
 
     @property
     def _address(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from redis.exceptions import ConnectionError
 
+from kombu_redisdelay.refusals import Refusal
+
 
 class WrongServer(ConnectionError):
     """The server that answers is of another kind than the broker URL says. Connecting again would not help:
@@ -11,11 +13,25 @@ class WrongServer(ConnectionError):
 
 
 class NothingDone(ConnectionError):
-    """The server was not reached, or has refused. So it does no harm to try again."""
+    """The server was not reached, or has refused. So it does no harm to try again.
+
+    Attributes:
+        refusal: what the server has answered; ``None`` if it was not reached, or no row knows the answer.
+    """
+
+    refusal: Refusal | None = None
+
+    def __init__(self, said: str = "", refusal: Refusal | None = None) -> None:
+        super().__init__(said)
+        self.refusal = refusal
 
 
 class Unreachable(NothingDone):
     """There is no connection to the server, and none can be made."""
+
+
+class Refuses(NothingDone):
+    """The server is there, and refuses for a while: :mod:`kombu_redisdelay.refusals`."""
 
 
 class TooFewReplicas(NothingDone):

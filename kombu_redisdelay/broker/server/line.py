@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked, without_frames
 from kombu_redisdelay.broker.server.wire import Argument, Command, pack
+from kombu_redisdelay.refusals import refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -475,7 +476,7 @@ def connect(connection: Any) -> None:
             raise
         where = dict(connection.repr_pieces())
         address = where.get("path") or f"{where['host']}:{where['port']}"
-        raise Unreachable(f"{address} cannot be connected to: {exc}") from exc
+        raise Unreachable(f"{address} cannot be connected to: {exc}", refusal_of(exc)) from exc
 
 
 def is_open(connection: Any) -> bool:

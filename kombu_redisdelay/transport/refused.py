@@ -1,0 +1,204 @@
+"""What a Celery worker does while a server refuses: it keeps what it has, and asks again after a pause.
+
+What a refusal means stands in the table of :mod:`kombu_redisdelay.refusals`. Only a worker waits: a program
+with kombu gets the error.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import uniform
+from threading import local
+from time import monotonic, sleep
+from typing import Any, NamedTuple, TypeVar
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from kombu_redisdelay.broker.printable import in_a_line
+from kombu_redisdelay.refusals import Refusal, Then, refusal_of
+from kombu_redisdelay.transport import waits
+
+_Result = TypeVar("_Result")
+
+logger = logging.getLogger(__name__)
+
+#: Seconds of the first pause. Each is twice as long as the one before.
+FIRST_PAUSE = 0.1
+
+#: The longest pause, in seconds: over a connection that stands, and where a new one is needed.
+LONGEST_PAUSE, LONGEST_RECONNECT_PAUSE = 1.0, 5.0
+
+#: Seconds for which an error that no row of the table knows counts as a server in trouble.
+UNKNOWN_FOR = 60.0
+
+#: Seconds between two looks whether the worker is to stop.
+LOOK_EVERY = 0.2
+
+#: Brokers that have answered a take of this process. They know its user.
+_have_served: set[Hashable] = set()
+
+_here = local()
+
+
+def served(broker: Hashable) -> None:
+    """Note that *broker* has answered a take."""
+    _have_served.add(broker)
+
+
+def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
+    """Whether a worker waits for a server that refuses in this way. It also waits if no row is known, but not
+    for ever."""
+    if refusal is None:
+        return True
+    if refusal.then in (Then.RAISES, Then.SLOT_RESTS):
+        return False
+    return not refusal.once_served or broker in _have_served
+
+
+@dataclass
+class _Wait:
+    """
+    Attributes:
+        said: by the server, without numbers.
+        since: when it has said so first, seconds of the monotonic clock.
+        pause: the latest, in seconds.
+    """
+
+    said: str
+    since: float
+    pause: float = 0.0
+
+
+class Call(NamedTuple):
+    """Something that a server may refuse.
+
+    Attributes:
+        what: in words, behind "refuses".
+        by: whose call it is.
+    """
+
+    what: str
+    by: Hashable = None
+
+
+class Refused:
+    """The calls that a server refuses to one consumer. Each waits by itself, for its own pause.
+
+    Arguments:
+        broker: of the consumer.
+        longest_pause: in seconds.
+    """
+
+    def __init__(self, broker: Hashable, longest_pause: float) -> None:
+        self._broker = broker
+        self._longest_pause = min(LONGEST_PAUSE, longest_pause)
+        self._waits: dict[Call, _Wait] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether any call waits."""
+        return bool(self._waits)
+
+    def bear(self, call: Call, error: ResponseError) -> float:
+        """Note that a server has refused *call*. To be called while *error* is handled.
+
+        Returns:
+            Seconds until it should be made again.
+
+        Raises:
+            ResponseError: *error*, or one that says more, because waiting does not help.
+        """
+        refusal = refusal_of(error)
+        if not may_wait(refusal, self._broker):
+            raise _told(error, call, refusal) from None
+        said, now = re.sub(r"\d+", "#", str(error)), monotonic()
+        wait = self._waits.get(call)
+        if wait is None or (refusal is None and wait.said != said):
+            wait = self._waits[call] = _Wait(said, now)
+        if refusal is None:
+            if now - wait.since > UNKNOWN_FOR:
+                raise error
+            if not wait.pause:
+                logger.error("Redis refuses %s, for a reason that is not known", call.what, exc_info=error)
+        wait.pause = min(self._longest_pause, 2 * wait.pause or FIRST_PAUSE)
+        waits.begin((self, call), refusal.reason if refusal else "unknown error", told(call, error, refusal))
+        return wait.pause * uniform(0.5, 1.0)
+
+    def is_served(self, call: Call) -> None:
+        """Note that a server has done *call*, which it had refused."""
+        if self._waits.pop(call, None) is not None:
+            waits.end((self, call))
+
+    def end(self) -> None:
+        """Note that the consumer has ended, and nothing waits any more."""
+        for call in list(self._waits):
+            self.is_served(call)
+
+
+def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
+    """What a person is told of a refusal, in a line."""
+    hint = f" ({refusal.hint})" if refusal else ""
+    return f"{call.what}{hint}: {in_a_line(error)}"
+
+
+def _told(error: ResponseError, call: Call, refusal: Refusal | None) -> ResponseError:
+    if refusal is None or refusal.reason != "noperm":
+        return error
+    return NoPermissionError(f"Redis refuses {told(call, error, refusal)}")
+
+
+#: What :func:`outlast` does.
+CONNECTING = Call("to be connected to")
+
+
+@contextmanager
+def as_worker(maybe_shutdown: Callable[[], object], longest_pause: float) -> Iterator[None]:
+    """A block in which this thread connects a worker: :func:`outlast` waits.
+
+    Arguments:
+        maybe_shutdown: raises if the worker is to stop.
+        longest_pause: in seconds.
+    """
+    _here.worker = maybe_shutdown, min(LONGEST_RECONNECT_PAUSE, longest_pause)
+    try:
+        yield
+    finally:
+        _here.worker = None
+
+
+def is_worker() -> bool:
+    """Whether this thread connects a worker."""
+    return getattr(_here, "worker", None) is not None
+
+
+def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
+    """Call *connect*, and in a worker call it again while a server answers and refuses for a while.
+
+    Raises:
+        RedisError: the server refuses for good, or cannot be reached, or this is no worker.
+    """
+    worker: Any = getattr(_here, "worker", None)
+    if worker is None:
+        return connect()
+    maybe_shutdown, longest_pause = worker
+    pause, by = 0.0, object()
+    try:
+        while True:
+            try:
+                return connect()
+            except RedisError as exc:
+                refusal = refusal_of(exc)
+                if refusal is None or not may_wait(refusal, broker):
+                    raise
+                waits.begin(by, refusal.reason, told(CONNECTING, exc, refusal))
+            pause = min(longest_pause, 2 * pause or FIRST_PAUSE)
+            until = monotonic() + pause * uniform(0.5, 1.0)
+            while (rest := until - monotonic()) > 0:
+                maybe_shutdown()
+                sleep(min(rest, LOOK_EVERY))
+    finally:
+        waits.end(by)
