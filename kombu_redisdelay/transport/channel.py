@@ -31,6 +31,7 @@ from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
+from kombu_redisdelay.transport.refused import patiently
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
@@ -208,9 +209,10 @@ class Channel(PublishingChannel):
         # then fail, and the messages would only return when the lease ends.
         self._consumer.disconnect()
         self._has_given_back = False
+        unseen, consumer = self.intake.cancel_all(), self._consumer
         with _leaving_it_to_the_lease():
-            self._consumer.put_back(self.intake.cancel_all())
-            self._consumer.give_back_all(crashed=has_crashed())
+            patiently(lambda: consumer.put_back(unseen))
+            patiently(lambda: consumer.give_back_all(crashed=has_crashed()))
             self._has_given_back = True
 
     def _finish_taking(self) -> None:
