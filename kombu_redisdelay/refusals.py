@@ -132,7 +132,8 @@ REFUSALS = (
     ),
     Refusal(
         "maxclients",
-        "max number of clients reached",
+        # A cluster counts the connections between nodes, too.
+        r"max number of clients (?:\+ cluster connections )?reached",
         Then.CONNECTS_AGAIN,
         "Redis has as many clients as maxclients allows",
         is_for_one=True,
@@ -180,7 +181,7 @@ REFUSALS = (
         _code("WRONGTYPE", "CROSSSLOT", "NOSCRIPT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
         + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script|undeclared key"
         + r"|^unknown |^wrong number of arg|^syntax error|^DB index|out of range"
-        + r"|is not an? (?:integer|valid)",
+        + r"|is not an? (?:integer|valid)|not allowed in cluster mode|non local key",
         Then.RAISES,
         "",
         (ClusterCrossSlotError, ExecAbortError, ModuleError, NoScriptError),

@@ -49,6 +49,7 @@ class ToPrimary(AbstractConnection):
         Raises:
             NotThePrimary: the server is a replica.
             TooFewReplicas: too few replicas follow the server.
+            Refuses: the server refuses for another reason that a new connection may cure.
             ConnectionError: as redis-py says.
             TimeoutError: the server has not answered in time. redis-py does not say which one.
         """
@@ -70,7 +71,10 @@ class ToPrimary(AbstractConnection):
             return None
         if refusal.reason == "noreplicas":
             return TooFewReplicas(f"too few replicas follow {self._address}: {error}", refusal)
-        return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
+        if refusal.reason == "readonly":
+            return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
+        # redis-py knows most of these, but not what all servers say.
+        return Refuses(f"{self._address} refuses: {error}", refusal)
 
     @property
     def _address(self) -> str:
