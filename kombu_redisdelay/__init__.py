@@ -97,6 +97,7 @@ _MODULES = {
     "LargeKey": "operations.other_keys",
     "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",
+    "PartlyPublishedError": "transport.each_queue",
     "Period": "operations.history",
     "QueueFull": "transport.bounds",
     "QueueHistory": "operations.history",

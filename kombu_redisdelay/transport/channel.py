@@ -26,6 +26,7 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
@@ -325,7 +326,13 @@ class Channel(PublishingChannel):
     ) -> None:
         if if_empty and any(map(self.store.scheduled, self.store.partitions.names(queue))):
             return
-        super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+        try:
+            super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+        except ResponseError as exc:
+            # kombu deletes some queues when the channel is closed, and would not close the rest.
+            if not self._closing or refusal_of(exc) is None:
+                raise
+            logger.debug("Queue %r was not deleted: %s", queue, exc)
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.connecting import connected
+from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
 from kombu_redisdelay.transport.each_queue import put_into_each
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
@@ -358,7 +358,9 @@ class PublishingChannel(DeclaringChannel):
             )
         outbox: Outbox | None = kwargs.get("_publish_batch")
         if outbox is None or _KOMBU_HAS_BATCHES:
-            put = super()._put_fanout
-            connected(lambda: put(exchange, message, routing_key, **kwargs))
+            try:
+                super()._put_fanout(exchange, message, routing_key, **kwargs)
+            except ResponseError as exc:
+                raise as_publisher_sees(exc) from None
         else:
             outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))

@@ -61,8 +61,8 @@ def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
 
 
 #: Seconds that a program which ends waits for servers that refuse its last acks, for all of them together.
-#: What was not acked then is delivered again. Docker and Kubernetes kill a program some seconds later.
-END_PATIENCE = 8.0
+#: What was not acked then is delivered again. Docker kills a container ten seconds after SIGTERM.
+END_PATIENCE = 6.0
 
 
 def patiently(settle: Callable[[], object]) -> None:
@@ -175,7 +175,8 @@ class Refused:
     def end(self) -> None:
         """Note that the consumer has ended, and nothing waits any more."""
         for call in list(self._waits):
-            self.is_served(call)
+            del self._waits[call]
+            waits.end((self, call), is_served=False)
 
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
@@ -224,11 +225,13 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
     if worker is None:
         return connect()
     maybe_shutdown, longest_pause = worker
-    pause, by = 0.0, object()
+    pause, by, is_served = 0.0, object(), False
     try:
         while True:
             try:
-                return connect()
+                connected = connect()
+                is_served = True
+                return connected
             except RedisError as exc:
                 refusal = refusal_of(exc)
                 if refusal is None or not may_wait(refusal, broker):
@@ -240,4 +243,4 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
                 maybe_shutdown()
                 sleep(min(rest, LOOK_EVERY))
     finally:
-        waits.end(by)
+        waits.end(by, is_served=is_served)
