@@ -44,13 +44,20 @@ class WithoutTransactions:
         return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
 
     def ping(self, **kwargs: Any) -> Any:
-        """As redis-py's. A server that refuses it is there: kombu asks for nothing else."""
+        """As redis-py's. A server that refuses it is there: kombu asks for nothing else.
+
+        Raises:
+            Refuses: the server does nothing at all. Else kombu would be connected, publish without a pause, and
+                give up when that is refused, too.
+        """
         try:
             return super().ping(**kwargs)  # type: ignore[misc]
         except ResponseError as exc:
             refusal = refusal_of(exc)
             if refusal is None or refusal.then is Then.RAISES:
                 raise
+            if refusal.is_lost:
+                raise as_publisher_sees(exc) from None
             return True
 
 
