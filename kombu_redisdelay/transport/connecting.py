@@ -47,8 +47,8 @@ class WithoutTransactions:
         """As redis-py's. A server that refuses it is there: kombu asks for nothing else.
 
         Raises:
-            Refuses: the server does nothing at all. Else kombu would be connected, publish without a pause, and
-                give up when that is refused, too.
+            Refuses: the server does nothing at all. Else kombu would be connected, publish without a pause,
+                and give up when that is refused, too.
         """
         try:
             return super().ping(**kwargs)  # type: ignore[misc]
