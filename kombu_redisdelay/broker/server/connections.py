@@ -31,7 +31,7 @@ class ToPrimary(AbstractConnection):
             return super().connect(*args, **kwargs)
         except ResponseError as exc:
             refusal = refusal_of(exc)
-            if refusal is None or refusal.then is Then.RAISES:
+            if refusal is None or not refusal.is_for_a_while:
                 raise
             raise Refuses(f"{self._address} refuses: {exc}", refusal) from None
 
