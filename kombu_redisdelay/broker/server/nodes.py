@@ -23,7 +23,7 @@ from redis.exceptions import (
 
 from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
-from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.refusals import refusal_of
 
 try:
     # Up to redis-py 5, only this parser knows the errors of a cluster.
@@ -208,7 +208,7 @@ class Nodes:
             refusal = refusal_of(answer) if answer is not None else None
             if isinstance(answer, NoPermissionError):
                 raise NoPermissionError(str(answer)) from exc
-            if answer is not None and refusal is not None and refusal.then is not Then.RAISES:
+            if answer is not None and refusal is not None and refusal.is_for_a_while:
                 raise Unreachable(f"{which} refuses: {answer}", refusal) from exc
             if isinstance(answer, ResponseError) and refusal is None and "cluster" not in str(answer).lower():
                 raise ResponseError(str(answer)) from exc
