@@ -403,12 +403,13 @@ class Intake:
         """Make the next round trip of *maintenance*. Returns whether it is time for another."""
         if monotonic() < self._maintains_again_at:
             return False
+        done = maintenance.done
         try:
             is_time = maintenance.round_trip(queues)
         except ResponseError as exc:
             self._maintains_again_at = monotonic() + self._refusal(MAINTAINING, exc)
             return False
-        if self.refused is not None and not is_time:
+        if self.refused is not None and maintenance.done > done:
             self.refused.is_served(MAINTAINING)
         return is_time
 
