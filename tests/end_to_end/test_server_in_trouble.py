@@ -74,8 +74,9 @@ def test_refused_for_longer_than_the_lease(
 ) -> None:
     """What they hold stays with them, though each lease has ended."""
     gate = tmp_path / "gate"
-    one_each = {"concurrency": 2, "prefetch_multiplier": 1}
-    workers = [site.start_worker(pool=pool, expected=REFUSED, **one_each) for _ in range(2)]
+    workers = [
+        site.start_worker(pool=pool, concurrency=2, prefetch_multiplier=1, expected=REFUSED) for _ in range(2)
+    ]
     for worker in workers:
         worker.wait_ready()
     slots = 2 if pool == "solo" else 4
