@@ -127,8 +127,9 @@ class _OfPool:
             with producer:
                 passed = [self._pass(planned) for planned in self._planned]
             self._wait_until_drained(producer)
-            # Leave time to give back what a worker held that was killed last, and to forget it.
-            time.sleep(2 * LEASE)
+            if any(each.harm is Harm.KILL for each in fleet.damage):
+                # Leave time to give back what a worker held that was killed last, and to forget it.
+                time.sleep(2 * LEASE)
             fleet.stop()
             with site.client() as client:
                 left = leftovers(client, TRANSPORT)
