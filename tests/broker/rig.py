@@ -201,18 +201,27 @@ class Rig:
         *,
         step: int = 0,
         body: str = "",
+        is_continued: bool = False,
         **how: Any,
     ) -> Conflict | None:
-        """Publish a message with a key, to be due in so many ms."""
+        """Publish a message with a key, to be due in so many ms.
+
+        Arguments:
+            is_continued: whether it is a retry.
+        """
         instead: Replacement | None = Replacement()
         reply: Any = None
         while instead is not None:
             as_id = id_in(instead.name) or id
-            text = payload(as_id, body=body)
+            headers = {"id": as_id, "retries": int(is_continued)}
+            text = payload(as_id, body=body, headers=headers)
             text = text_with_due_and_key(text, 1, unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
             call = self.store.publish_unique(
-                queue, step, text, when, as_id, unique, instead_of=instead.name, **how
+                *(queue, step, text, when, as_id, unique),
+                instead_of=instead.name,
+                is_continued=is_continued,
+                **how,
             )
             reply = self.store.run(call)
             instead = next_replacement(reply)

@@ -273,7 +273,7 @@ class TestOperators:
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
         lists = self.sort_in(rig)
         due_ms = rig.database.now_ms() + HOUR
-        moved = list(lists.schedule_all("q", lists.iter("q"), lambda each: (id_of(each.payload), due_ms)))
+        moved = list(lists.schedule_all("q", lists.iter("q"), lambda each: (id_of(each.payload), due_ms, False)))
         assert len(moved) == len(rig.scheduled("q")) == 5
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 0
         rig.database.advance(HOUR + 1000)

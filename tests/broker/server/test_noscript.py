@@ -127,7 +127,7 @@ def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.put("q", "early")
     lists = ReadyLists(rig.store)
     return len(
-        list(lists.schedule_all("q", list(lists.iter("q")), lambda each: (each.payload.decode(), HOUR)))
+        list(lists.schedule_all("q", list(lists.iter("q")), lambda each: (each.payload.decode(), HOUR, False)))
     )
 
 
