@@ -24,6 +24,7 @@ from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.replies import checked
@@ -38,6 +39,7 @@ from kombu_redisdelay.broker.unique import (
     UniqueKey,
     conflict_in,
     id_in,
+    is_continued,
     next_replacement,
 )
 from tests.broker.database import Database
@@ -77,6 +79,17 @@ def take_out(
     yard = DeadLists(store)
     letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
     return len(list(yard.take_out(queue, how, letters)))
+
+
+def again_at(due_ms: float) -> Callable[[Ready], tuple[str, float, bool]]:
+    """What :meth:`ReadyLists.schedule_all <kombu_redisdelay.broker.ready.ReadyLists.schedule_all>` asks of
+    each message: all are due at this time."""
+
+    def tell(message: Ready) -> tuple[str, float, bool]:
+        headers = json.loads(message.payload)["headers"]
+        return headers["id"], due_ms, is_continued(headers)
+
+    return tell
 
 
 def line_of(consumer: Consumer, queue: str) -> Line:

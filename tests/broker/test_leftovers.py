@@ -128,7 +128,8 @@ def test_one_that_was_taken_meanwhile_is_not_scheduled(rig: Rig) -> None:
     found = list(lists.iter("q"))
     rig.client.rpop(rig.store.keys("q").ready)
     due_ms = float(rig.database.now_ms() + HOUR)
-    assert [each.payload for each in lists.schedule_all("q", found, lambda each: ("id", due_ms, False))] == [b"b"]
+    moved = lists.schedule_all("q", found, lambda each: ("id", due_ms, False))
+    assert [each.payload for each in moved] == [b"b"]
     assert (rig.ready("q"), rig.scheduled("q")) == ([], ["0:b"])
 
 

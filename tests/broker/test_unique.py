@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.ready import Ready, ReadyLists
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import (
@@ -43,13 +43,12 @@ from kombu_redisdelay.broker.unique import (
     Conflict,
     UniqueKey,
     field_until_ack,
-    is_continued,
     read,
     unique_of,
     written,
 )
 from kombu_redisdelay.broker.withdrawal import Withdrawal
-from tests.broker.rig import Rig, a_failure, park, payload, take_out, taken
+from tests.broker.rig import Rig, a_failure, again_at, park, payload, take_out, taken
 
 HOUR = 3_600_000
 ODD = 'a "quoted" \\ 100 % key, été \U0001f600'
@@ -279,18 +278,9 @@ class TestEarlier:
 def moved_to_later(rig: Rig) -> None:
     """As ``adopt`` does with what waits on a ready list for its time."""
     ready = ReadyLists(rig.store)
-    due = rig.database.now_ms() + HOUR
     found = list(ready.iter("q"))
-    moved = ready.schedule_all("q", found, lambda each: (*ids_of_ready(each), due, is_a_retry(each)))
+    moved = ready.schedule_all("q", found, again_at(rig.database.now_ms() + HOUR))
     assert len(list(moved)) == len(found) == 1
-
-
-def ids_of_ready(message: Ready) -> list[str]:
-    return [json.loads(message.payload)["headers"]["id"]]
-
-
-def is_a_retry(message: Ready) -> bool:
-    return is_continued(json.loads(message.payload)["headers"])
 
 
 def delivered_now(rig: Rig) -> None:

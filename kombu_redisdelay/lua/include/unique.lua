@@ -313,8 +313,8 @@ local function move_to_schedule(base, stored, now_ms, member)
 end
 
 -- To be called for a message that has come from another program, to the ready list of its step or to the
--- schedule, under this name: `state` is as above, s only if it has not begun. It holds its key if nobody does.
--- If not, it is handed out as if it had none.
+-- schedule, under this name: `state` is as above, s only if it has not begun. It holds its key if nobody
+-- does. If not, it is handed out as if it had none.
 local function hold_if_free(base, stored, state, now_ms, member, list_of)
   local mode, _, key = unique_of(stored, stored_start(stored))
   if not mode then
