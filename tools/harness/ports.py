@@ -7,9 +7,9 @@ several processes, so each of them has ports of its own. It gives out all of the
 from __future__ import annotations
 
 import os
-from random import SystemRandom
 from collections.abc import Iterator
 from itertools import cycle
+from random import SystemRandom
 
 #: Below the range of ports for outgoing connections. In that range, a client that tries again and again while
 #: the server is down would sooner or later connect to itself, and hold the port. Those of nodes of a cluster
