@@ -21,7 +21,7 @@ _COPIES = 100
 
 
 def at_one_moment(copy: Callable[[], _Copied]) -> _Copied:
-    """What *copy* makes of a collection, in particular a weak one, that other threads may change meanwhile."""
+    """What *copy* makes of a collection that other threads may change meanwhile, in particular a weak one."""
     for _ in range(_COPIES):
         with suppress(RuntimeError, KeyError):
             return copy()
