@@ -396,6 +396,14 @@ def test_no_newer_one_replaces_a_retry_whatever_happens_to_it(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_nor_a_retry_that_has_expired(rig: Rig, mode: str) -> None:
+    """It holds no key any more, and a worker discards it."""
+    rig.publish_unique("q", "1", key(mode)._replace(expires_ms=1), HOUR, body="retry", is_continued=True)
+    assert rig.publish_unique("q", "2", key(mode), body="newer") is None
+    assert sorted(bodies(rig)) == ["newer", "retry"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_nor_a_task_that_has_failed_and_was_requeued(rig: Rig, mode: str) -> None:
     """It runs with its own arguments."""
     rig.publish_unique("q", "1", key(mode), HOUR, body="own")

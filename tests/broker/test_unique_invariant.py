@@ -374,7 +374,7 @@ class UniqueMachine(RuleBasedStateMachine):
 @pytest.mark.in_all_orders
 @pytest.mark.parametrize("mode", MODES)
 def test_what_may_run_runs(database: Database, mode: str) -> None:
-    run_machine(UniqueMachine, 50, name=f"{database.name} {mode}", database=database, mode=mode)
+    run_machine(UniqueMachine, 40, name=f"{database.name} {mode}", database=database, mode=mode)
 
 
 def a_retry_is_moved_twice(state: UniqueMachine) -> None:
