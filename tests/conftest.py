@@ -20,6 +20,7 @@ from kombu_redisdelay.registration import TAKEN_OVER
 from kombu_redisdelay.transport import takeover
 from tests.environments import CLUSTER, ENVIRONMENT, TESTS, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
+from tests.search import may_search_for_long, seed, set_up
 from tests.transport.kit import Site
 from tools.harness.cluster import Cluster
 from tools.harness.redis_server import RedisServer
@@ -28,6 +29,8 @@ from tools.harness.server_binary import servers, wanted
 # redis-py asks for its own version whenever it makes a connection, which reads a file: an eighth of the time
 # that tests take in this process.
 metadata.version = cache(metadata.version)
+
+set_up()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -68,7 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(CLUSTER))
         elif "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("browser"))
+        if getattr(getattr(item, "function", None), "is_hypothesis_test", False):
+            item.add_marker(may_search_for_long)
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed(f"{item.path.name}::{item.name}")
 
 
 def pytest_collection_finish() -> None:

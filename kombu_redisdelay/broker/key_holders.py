@@ -19,7 +19,7 @@ _PART = "\x1e"
 #: The number of parts by which a running message is noted: its consumer, and the delivery tag.
 _PARTS = 2
 
-#: Where a holder is: a consumer has it, it is ready, it is scheduled, or is scheduled to be tried again.
+#: Where a holder is: a consumer has it, it is ready, it is scheduled, or is scheduled again, as a retry is.
 RUNNING, READY, SCHEDULED, AGAIN = "running", "r", "s", "a"
 
 

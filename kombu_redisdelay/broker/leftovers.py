@@ -44,6 +44,7 @@ class Destination:
         payload: the message itself.
         id: the id to schedule it under.
         due_ms: when it is due, ms since the epoch; ``None`` if it is to be taken next.
+        is_continued: whether it is of a task that has published itself again.
     """
 
     queues: Sequence[str]
@@ -51,6 +52,7 @@ class Destination:
     payload: bytes
     id: str
     due_ms: float | None
+    is_continued: bool = False
 
 
 class Leftovers:
@@ -116,6 +118,7 @@ class Leftovers:
                     b"%d:%b" % (where.step, where.payload),
                     where.id,
                     "" if where.due_ms is None else where.due_ms,
+                    int(where.is_continued),
                     " ".join(numbers[queue] for queue in where.queues),
                 )
             reply = ADOPT(self._store.server, used, args)

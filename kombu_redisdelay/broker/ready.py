@@ -204,13 +204,14 @@ class ReadyLists:
         self,
         queue: str,
         messages: Iterable[Ready],
-        due: Callable[[Ready], tuple[str, float]],
+        due: Callable[[Ready], tuple[str, float, bool]],
         rewritten: Callable[[Ready], bytes] = attrgetter("payload"),
     ) -> Iterator[Ready]:
         """Move *messages* of *queue* into the schedule, in the same way. Yields those that were ready.
 
         Arguments:
-            due: tells the id of a message, and when it is due, in ms since the epoch.
+            due: tells the id of a message, when it is due, in ms since the epoch, and whether it is of a task
+                that has published itself again.
             rewritten: tells how a message is written in the schedule.
         """
         keys = self._store.keys(queue)
@@ -218,8 +219,9 @@ class ReadyLists:
         def call(of_list: _Search) -> ScriptCall:
             args: list[Argument] = [of_list.step, keys.separator]
             for end, each in of_list.messages:
-                text = rewritten(each)
-                args += (end, each.payload, "" if text == each.payload else text, *due(each))
+                text, (id, due_ms, is_continued) = rewritten(each), due(each)
+                args += (end, each.payload, "" if text == each.payload else text)
+                args += (id, due_ms, int(is_continued))
             return SCHEDULE_READY, (of_list.list_, keys.wake, *keys.scheduling, keys.ready), args
 
         return self._run(queue, messages, call)

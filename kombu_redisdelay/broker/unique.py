@@ -34,6 +34,9 @@ DONE = "done"
 LATEST = "latest"
 MODES = (WAITING, DONE, LATEST)
 
+#: Celery's headers, and options, of a task that publishes itself again, as ``retry()`` and ``replace()`` do.
+CONTINUED = ("retries", "replaced_task_nesting")
+
 #: The longest key, in bytes.
 LONGEST_KEY = 256
 
@@ -125,6 +128,12 @@ def unique_of(headers: Mapping[str, Any]) -> UniqueKey | None:
         check_at_most(at_most, mode, _AT_MOST)
     # What JSON makes of it: a member of an enumeration of texts may be formatted as its name.
     return UniqueKey(str.__str__(key), mode, (at_most or 0) * 1000, expires_ms(headers))
+
+
+def is_continued(headers: Mapping[str, Any]) -> bool:
+    """Whether a message with these *headers* is of a task that has published itself again. It has begun, so
+    no newer message replaces it."""
+    return any(map(headers.get, CONTINUED))
 
 
 def check_key(key: object, what: str) -> None:

@@ -5,9 +5,10 @@
 -- KEYS[2]  unacked index of redis://
 -- KEYS[3+] five for each queue: ready list of step 0, wake zset, schedule, messages, duplicates
 -- ARGV[1]  separator between a queue's name and a priority step
--- ARGV[2+] six for each message: its field in the hash; what is there; the message, as it is to be stored
+-- ARGV[2+] seven for each message: its field in the hash; what is there; the message, as it is to be stored
 --          (see include/stored.lua); message id; due time, ms since the epoch, with a fraction ("": it is
---          ready); the numbers of its queues, separated by spaces
+--          ready); "1" if a task has published itself again, as retry() does; the numbers of its queues,
+--          separated by spaces
 --
 -- Returns  for each: 1 if it was moved; 0 if the hash has it no more; -1 if a key of a queue has a wrong type
 --
@@ -24,7 +25,7 @@
 -- include: history
 -- include: unique
 
-local KEYS_PER_QUEUE, ARGS_PER_MESSAGE = 5, 6
+local KEYS_PER_QUEUE, ARGS_PER_MESSAGE = 5, 7
 local now_ms = clock_us() / 1000
 
 local function queue_at(number)
@@ -52,14 +53,14 @@ local function is_usable(queue, ready)
   return true
 end
 
-local function put(queue, ready, id, due_ms, stored)
+local function put(queue, ready, id, due_ms, is_continued, stored)
   local state, member = 'r', id
   if due_ms == '' then
     local start = stored_start(stored)
     redis.call('RPUSH', ready, with_members(stored, start, { deliveries = deliveries(stored, start) + 1 }))
     wake(queue.wake)
   else
-    state = 's'
+    state = is_continued == '1' and 'a' or 's'
     member = schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
   end
   hold_if_free(string.sub(queue.wake, 1, -#'wake' - 1), stored, state, now_ms, member, function(step)
@@ -68,7 +69,7 @@ local function put(queue, ready, id, due_ms, stored)
   note(queue.wake, 'other', 1)
 end
 
-local function adopt(field, found, stored, id, due_ms, numbers)
+local function adopt(field, found, stored, id, due_ms, is_continued, numbers)
   if redis.call('HGET', KEYS[1], field) ~= found then
     return 0
   end
@@ -84,7 +85,7 @@ local function adopt(field, found, stored, id, due_ms, numbers)
   redis.call('HDEL', KEYS[1], field)
   redis.call('ZREM', KEYS[2], field)
   for _, target in ipairs(targets) do
-    put(target[1], target[2], id, due_ms, stored)
+    put(target[1], target[2], id, due_ms, is_continued, stored)
   end
   return 1
 end

@@ -36,7 +36,7 @@ if stored then
   local base, start = base_of(KEYS[4]), stored_start(stored)
   local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, start)
   local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
-  keep_key(keyed, 's', stored_step(stored), clock_us() / 1000, member)
+  keep_key(keyed, 'a', stored_step(stored), clock_us() / 1000, member)
   if counts_keys(base) then
     release_key(base, KEYS[1], ARGV[1])
   end

@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.stranded import Stranded
-from kombu_redisdelay.broker.unique import UniqueKey, check_id, unique_of
+from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 
@@ -256,7 +256,8 @@ class Adoption(Transfer):
         # Messages with the same key are in the same partition.
         key = id if unique is None else unique.key
         queues = [self.store.partitions.pick(name, key) for name in names]
-        return Destination(queues, step, payload, id, due_ms if due_ms > now_ms else None)
+        is_retry = is_continued(message["headers"] or {})
+        return Destination(queues, step, payload, id, due_ms if due_ms > now_ms else None, is_retry)
 
     def _park(self, name: str) -> Iterator[Ready]:
         """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for
@@ -266,17 +267,17 @@ class Adoption(Transfer):
         for step in self.store.steps:
             first, size = 0, FIRST_PAGE
             while page := lists.tail(name, step, first, size):
-                early = [ready for ready in page if _id_and_eta(ready)[1] > now_ms]
-                yield from lists.schedule_all(name, early, _id_and_eta, _with_key)
+                early = [ready for ready in page if _time_of(ready)[1] > now_ms]
+                yield from lists.schedule_all(name, early, _time_of, _with_key)
                 first += len(page) - len(early)
                 size = next_page(size, sum(len(ready.payload) for ready in page))
-        yield from lists.schedule_all(name, self._early(name), _id_and_eta, _with_key)
+        yield from lists.schedule_all(name, self._early(name), _time_of, _with_key)
 
     def _early(self, name: str) -> Iterator[Ready]:
         """The ready messages that are due in the future."""
         now_ms = self.store.now_ms()
         for ready in ReadyLists(self.store).iter(name, _HAVE_ETA):
-            if _id_and_eta(ready)[1] > now_ms:
+            if _time_of(ready)[1] > now_ms:
                 yield ready
 
 
@@ -312,18 +313,19 @@ def _unique(message: Mapping[str, Any], id: str) -> UniqueKey | None:
 
 def _with_key(ready: Ready) -> bytes:
     """How a ready message is written in the schedule. Its publisher may be one of ``redis://``."""
-    id, _ = _id_and_eta(ready)
+    id, *_ = _time_of(ready)
     unique = _unique(loads(ready.payload), id)
     return ready.payload if unique is None else with_key(ready.payload, unique.member(id))
 
 
-def _id_and_eta(ready: Ready) -> tuple[str, float]:
-    """The id of a ready message, and when it is due, ms since the epoch; 0 if it has no time, or is no
-    message."""
+def _time_of(ready: Ready) -> tuple[str, float, bool]:
+    """The id of a ready message, when it is due, ms since the epoch, and whether it is of a task that has
+    published itself again. The time is 0 if it has none, or is no message."""
     try:
         message = check(loads(ready.payload))
         message["properties"].setdefault("delivery_tag", "")
-        return message_id(message), eta_ms(message["headers"])
+        headers = message["headers"] or {}
+        return message_id(message), eta_ms(headers), is_continued(headers)
     except Exception:
         # The worker that takes it will say what is wrong.
-        return "", 0
+        return "", 0, False

@@ -202,6 +202,7 @@ class Forwarder:
         """
         if self._store.server.has_slots:
             return
+        has_told = False
         while not self._stopped.is_set():
             wake = {self._store.keys(queue).wake: queue for queue in tuple(self._unattended)}
             if not wake:
@@ -209,6 +210,7 @@ class Forwarder:
                 continue
             try:
                 reply = self._store.server.call_apart("BZPOPMIN", *wake, LONGEST_WAIT)
+                queue = reply and wake[reply[0].decode()]
             except (RedisError, OSError):
                 # `run` gets the same error, and logs it.
                 self._stopped.wait(LONGEST_WAIT)
@@ -217,7 +219,11 @@ class Forwarder:
                 if self._stopped.is_set():
                     # `run` waits for this thread, but not for long. The connection is closed meanwhile.
                     return
-                raise
-            if reply is not None:
-                self._tokens.put(wake[reply[0].decode()])
+                if not has_told:
+                    has_told = True
+                    logger.exception("Cannot wait for tokens of queues without a worker, trying on")
+                self._stopped.wait(LONGEST_WAIT)
+                continue
+            if queue:
+                self._tokens.put(queue)
                 self._stopped.wait(TOKEN_PAUSE)

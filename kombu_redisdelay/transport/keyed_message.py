@@ -20,12 +20,16 @@ from kombu_redisdelay.broker.message import (
 from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.broker.unique import UNIQUE_HEADER, Replacement, UniqueKey, check_id, id_in
+from kombu_redisdelay.broker.unique import (
+    UNIQUE_HEADER,
+    Replacement,
+    UniqueKey,
+    check_id,
+    id_in,
+    is_continued,
+)
 from kombu_redisdelay.transport.fates import Fate
 from kombu_redisdelay.transport.published_key import published_key
-
-#: Celery counts in these headers how often a task has published itself again, by ``retry`` and ``replace``.
-CONTINUED = ("retries", "replaced_task_nesting")
 
 #: The place of a message that replaces none.
 OWN = Replacement()
@@ -101,7 +105,7 @@ class KeyedMessage(NamedTuple):
             id,
             self.unique,
             self.bound,
-            is_continued=any(map(message["headers"].get, CONTINUED)),
+            is_continued=is_continued(message["headers"]),
             is_repeated=self.is_repeated,
             instead_of=instead.name,
         )

@@ -19,7 +19,12 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.transport.tasks import given_tasks, started_tasks, tasks_that_ended_the_worker
+from kombu_redisdelay.transport.tasks import (
+    at_one_moment,
+    given_tasks,
+    started_tasks,
+    tasks_that_ended_the_worker,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +76,10 @@ class OrphanKeeper(Thread):
     ) -> None:
         super().__init__(name="redisdelay-orphan-keeper", daemon=True)
         self._consumer = consumer
-        self._messages = messages
+        self._unsettled = messages
         self._fail = fail
         self._is_end = Event()
+        self._has_told = False
         self._lost_at = self._collected_at = monotonic()
 
     def start(self) -> None:
@@ -92,14 +98,17 @@ class OrphanKeeper(Thread):
         """Give back all held messages, because they cannot be acked any more, and stop."""
         self._is_end.set()
 
+    @property
+    def _messages(self) -> dict[str, virtual.Message]:
+        """Those that are not settled at this moment."""
+        return at_one_moment(lambda: dict(self._unsettled))
+
     def _keep(self) -> None:
         in_touch_since: float | None = None
         while not self._is_end.is_set():
             self._is_end.wait(INTERVAL)
-            try:
-                holds_nothing = self._give_back()
-            except (RedisError, OSError) as exc:
-                logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
+            holds_nothing = self._try_to_give_back()
+            if holds_nothing is None:
                 in_touch_since = None
                 continue
             in_touch_since = in_touch_since or monotonic()
@@ -113,11 +122,22 @@ class OrphanKeeper(Thread):
             self._consumer.disconnect()
             if self._is_end.wait(seconds):
                 break
-            try:
-                self._give_back()
-            except (RedisError, OSError) as exc:
-                logger.debug("Cannot look again for messages of a lost connection: %s", exc)
+            self._try_to_give_back()
         self._consumer.disconnect()
+
+    def _try_to_give_back(self) -> bool | None:
+        """Give back what is not in use. Returns whether nothing is held any more; ``None`` if that has
+        failed. Whatever has failed is tried again: if this thread ended, the lease would be renewed for as
+        long as the process lives, and nobody else would get what is held."""
+        try:
+            return self._give_back()
+        except (RedisError, OSError) as exc:
+            logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
+        except Exception:
+            if not self._has_told:
+                self._has_told = True
+                logger.exception("Cannot give messages of a lost connection back yet, trying on")
+        return None
 
     def _give_back(self) -> bool:
         """Give back what is not in use. Returns whether nothing is held any more."""

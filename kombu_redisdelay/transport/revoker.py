@@ -87,8 +87,8 @@ class Revoker:
                 queues, announce, ids, self._ids = self._queues, self._announce, list(self._ids), {}
                 stamps = self._stamps.popleft() if self._stamps and not ids else None
                 if announce is None or (not ids and stamps is None):
-                    self._store.disconnect()
                     self._announce, self._is_running = None, False
+                    self._store.disconnect()
                     return
             try:
                 self._insist(announce, lambda: self._withdraw(queues, ids, stamps))  # noqa: B023

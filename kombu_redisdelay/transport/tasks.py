@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.printable import LONGEST_FAILURE, in_a_line
+
+_Copied = TypeVar("_Copied")
+
+
+#: How often something is copied that other threads change meanwhile.
+_COPIES = 100
+
+
+def at_one_moment(copy: Callable[[], _Copied]) -> _Copied:
+    """What *copy* makes of a collection that other threads may change meanwhile, in particular a weak one."""
+    for _ in range(_COPIES):
+        with suppress(RuntimeError, KeyError):
+            return copy()
+    return copy()
 
 
 def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
@@ -22,7 +37,9 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
     state = sys.modules.get("celery.worker.state")
     if state is None:
         return set()
-    started = {id(request.message) for request in list(state.active_requests)}
+    requests = at_one_moment(lambda: list(state.active_requests))
+    # Other libraries put requests of their own there.
+    started = {id(getattr(request, "message", None)) for request in requests}
     return {tag for tag, message in messages.items() if id(message) in started}
 
 
@@ -70,7 +87,7 @@ def forget_task(message: virtual.Message) -> None:
     that waits for the pool, for ever."""
     state: Any = sys.modules.get("celery.worker.state")
     for request in list(state.requests.values()) if state else ():
-        if request.message is message:
+        if getattr(request, "message", None) is message:
             state.task_ready(request)
 
 

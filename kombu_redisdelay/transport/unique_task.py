@@ -13,6 +13,7 @@ from kombu.utils.uuid import uuid
 
 from kombu_redisdelay.broker.unique import (
     AT_MOST_HEADER,
+    CONTINUED,
     UNIQUE_HEADER,
     WAITING,
     WHILE_HEADER,
@@ -20,7 +21,6 @@ from kombu_redisdelay.broker.unique import (
 )
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.fates import Fate, Noting
-from kombu_redisdelay.transport.keyed_message import CONTINUED
 from kombu_redisdelay.transport.unique_declaration import fault_of, refuse_in_workers
 from kombu_redisdelay.transport.unique_results import UniqueResult, end_as_revoked
 

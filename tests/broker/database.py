@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.server.nodes import Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
+from tests.environments import CLUSTER
 from tests.permissions import allow, documented_rules
 from tools.harness.cluster import Cluster
 from tools.harness.full import BALLAST, fill
@@ -33,11 +34,13 @@ class Database(ABC):
     """A database on some server.
 
     Attributes:
+        name: of the server.
         client: typed as Any because redis-py's types say that each command may return an awaitable.
         pool: the connections of the broker, which may do what is documented.
         prefix: the ``global_keyprefix`` of queues that a consumer takes from together.
     """
 
+    name: str
     client: Any
     pool: Any
     prefix = ""
@@ -83,6 +86,8 @@ class Database(ABC):
 class FakeDatabase(Database):
     """fakeredis, on a clock that stands still."""
 
+    name = FAKE
+
     def __init__(self) -> None:
         self.client = fakeredis.FakeRedis()
         self.pool = self.client.connection_pool
@@ -104,7 +109,8 @@ class FakeDatabase(Database):
 class RealDatabase(Database):
     """A real server. Its clock cannot be moved, but everything it is compared with can."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, name: str = "") -> None:
+        self.name = name
         self.client = server.client()
         url = allow(server, *documented_rules("*")).replace("redisdelay://", "redis://")
         self.pool = ConnectionPool.from_url(url)
@@ -120,6 +126,7 @@ class ClusterDatabase(Database):
     """A cluster of real servers. All keys are in one slot, because most tests take from several queues. Tests
     of the transport have queues in many slots."""
 
+    name = CLUSTER
     prefix = "{one-slot}"
 
     def __init__(self, cluster: Cluster) -> None:
@@ -198,6 +205,6 @@ def database(name: str) -> Iterator[Database]:
             yield fake
     else:
         with RedisServer(REAL_SERVERS[name]) as server:
-            real = RealDatabase(server)
+            real = RealDatabase(server, name)
             with real.client:
                 yield real

@@ -24,6 +24,7 @@ from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.replies import checked
@@ -38,6 +39,7 @@ from kombu_redisdelay.broker.unique import (
     UniqueKey,
     conflict_in,
     id_in,
+    is_continued,
     next_replacement,
 )
 from tests.broker.database import Database
@@ -77,6 +79,17 @@ def take_out(
     yard = DeadLists(store)
     letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
     return len(list(yard.take_out(queue, how, letters)))
+
+
+def again_at(due_ms: float) -> Callable[[Ready], tuple[str, float, bool]]:
+    """What :meth:`ReadyLists.schedule_all <kombu_redisdelay.broker.ready.ReadyLists.schedule_all>` asks of
+    each message: all are due at this time."""
+
+    def tell(message: Ready) -> tuple[str, float, bool]:
+        headers = json.loads(message.payload)["headers"]
+        return headers["id"], due_ms, is_continued(headers)
+
+    return tell
 
 
 def line_of(consumer: Consumer, queue: str) -> Line:
@@ -201,18 +214,27 @@ class Rig:
         *,
         step: int = 0,
         body: str = "",
+        is_continued: bool = False,
         **how: Any,
     ) -> Conflict | None:
-        """Publish a message with a key, to be due in so many ms."""
+        """Publish a message with a key, to be due in so many ms.
+
+        Arguments:
+            is_continued: whether it is a retry.
+        """
         instead: Replacement | None = Replacement()
         reply: Any = None
         while instead is not None:
             as_id = id_in(instead.name) or id
-            text = payload(as_id, body=body)
+            headers = {"id": as_id, "retries": int(is_continued)}
+            text = payload(as_id, body=body, headers=headers)
             text = text_with_due_and_key(text, 1, unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
             call = self.store.publish_unique(
-                queue, step, text, when, as_id, unique, instead_of=instead.name, **how
+                *(queue, step, text, when, as_id, unique),
+                instead_of=instead.name,
+                is_continued=is_continued,
+                **how,
             )
             reply = self.store.run(call)
             instead = next_replacement(reply)

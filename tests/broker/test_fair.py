@@ -25,7 +25,7 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.scripts import TAKE
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, again_at, payload, taken
 from tests.broker.test_fair_invariant import fair_payload, id_of
 
 HOUR = 3_600_000
@@ -273,7 +273,7 @@ class TestOperators:
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
         lists = self.sort_in(rig)
         due_ms = rig.database.now_ms() + HOUR
-        moved = list(lists.schedule_all("q", lists.iter("q"), lambda each: (id_of(each.payload), due_ms)))
+        moved = list(lists.schedule_all("q", lists.iter("q"), again_at(due_ms)))
         assert len(moved) == len(rig.scheduled("q")) == 5
         assert sum(sorted_in(rig.store, ["q"])[0].values()) == 0
         rig.database.advance(HOUR + 1000)

@@ -11,16 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
@@ -35,7 +27,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig, a_failure, park, take_out, taken
 from tests.broker.test_mover import look, mover_of
-from tests.environments import examples
+from tests.search import may_search_for_long, run_machine
 
 STEPS = (0, 6)
 UNIT_MS = 1_000_000
@@ -533,16 +525,8 @@ class FairMachine(RuleBasedStateMachine):
         assert left <= {b"history", b"consumers", b"wake", b"control", b"duplicates", b"unknown"}
 
 
-@pytest.mark.timeout(600)
+@may_search_for_long
 @pytest.mark.in_all_orders
 def test_each_message_is_in_one_place_and_no_limit_is_exceeded(database: Database) -> None:
-    machine = type("Machine", (FairMachine,), {"database": database})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples(60 if isinstance(database, FakeDatabase) else 30),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    usual = 60 if isinstance(database, FakeDatabase) else 30
+    run_machine(FairMachine, usual, name=database.name, database=database)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kombu_redisdelay.broker.delivery import Delivery
@@ -316,7 +316,7 @@ def fake_rig() -> Iterator[Rig]:
 @pytest.mark.once
 @example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 59)])
 @example(steps=[("put", 1), ("pass", 90_000), ("put", 1), ("pass", 61)])
-@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 def test_says_what_has_happened(fake_rig: Rig, steps: list[tuple[str, int]]) -> None:
     rig = fake_rig
     rig.database.reset()

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
@@ -33,7 +32,7 @@ from tests.broker.machine import (
 from tests.broker.model import Broker, Control, Message
 from tests.broker.rig import a_failure, dead_letter, park, payload, takes_of, texts, timeless, with_count
 from tests.broker.test_mover import look, mover_of
-from tests.environments import examples
+from tests.search import may_search_for_long, run_machine
 
 #: A consumer with more queues than one take works on.
 MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map(str, range(250, 300)))
@@ -401,28 +400,23 @@ def copy_of(consumer: Consumer) -> Consumer:
     return twin
 
 
-def run_machine(machine: type[BrokerMachine]) -> None:
-    run_state_machine_as_test(
+def run_broker_machine(
+    machine: type[BrokerMachine], database: Database, consumed: Sequence[str] = QUEUES
+) -> None:
+    run_machine(
         machine,
-        settings=settings(
-            max_examples=examples(30 if isinstance(machine.database, FakeDatabase) else 20),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        30 if isinstance(database, FakeDatabase) else 20,
+        name=f"{database.name} {len(consumed)}",
+        database=database,
+        consumed=consumed,
     )
 
 
-# A failure is made as short as it can be, which takes minutes.
-@pytest.mark.timeout(600)
+@may_search_for_long
 @pytest.mark.in_all_orders
 @pytest.mark.parametrize("consumed", [QUEUES, MANY_QUEUES], ids=len)
 def test_every_message_is_in_one_place(database: Database, consumed: tuple[str, ...]) -> None:
-    class Machine(BrokerMachine):
-        pass
-
-    Machine.database, Machine.consumed = database, consumed
-    run_machine(Machine)
+    run_broker_machine(BrokerMachine, database, consumed)
 
 
 def test_the_model_itself_takes_in_turn() -> None:

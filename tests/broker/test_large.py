@@ -123,9 +123,7 @@ published = st.tuples(st.sampled_from("ab"), st.sampled_from((0, 6)))
 
 @pytest.mark.many_messages
 @given(ready=st.lists(published, max_size=8), due=st.lists(published, max_size=8), limit=st.integers(1, 4))
-@settings(
-    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_however_large_they_are_they_come_in_order(
     rig: Rig, ready: list[tuple[str, int]], due: list[tuple[str, int]], limit: int
 ) -> None:

@@ -116,7 +116,7 @@ def test_from_a_ready_list_into_the_schedule(rig: Rig, from_the_tail: bool) -> N
     wanted = names[-5:] if from_the_tail else names[:5]
     due_ms = float(rig.database.now_ms() + HOUR)
     chosen = (each for each in lists.iter("q") if each.payload.decode() in wanted)
-    moved = lists.schedule_all("q", chosen, lambda each: (each.payload.decode(), due_ms))
+    moved = lists.schedule_all("q", chosen, lambda each: (each.payload.decode(), due_ms, False))
     assert sorted(each.payload.decode() for each in moved) == sorted(wanted)
     assert rig.ready("q", 3) == [name for name in names if name not in wanted]
     assert sorted(rig.scheduled("q")) == sorted(f"3:{name}" for name in wanted)
@@ -128,7 +128,8 @@ def test_one_that_was_taken_meanwhile_is_not_scheduled(rig: Rig) -> None:
     found = list(lists.iter("q"))
     rig.client.rpop(rig.store.keys("q").ready)
     due_ms = float(rig.database.now_ms() + HOUR)
-    assert [each.payload for each in lists.schedule_all("q", found, lambda each: ("id", due_ms))] == [b"b"]
+    moved = lists.schedule_all("q", found, lambda each: ("id", due_ms, False))
+    assert [each.payload for each in moved] == [b"b"]
     assert (rig.ready("q"), rig.scheduled("q")) == ([], ["0:b"])
 
 

@@ -12,12 +12,11 @@ from hypothesis.stateful import invariant, rule
 from kombu_redisdelay.broker.limits import LimitStore
 from tests.broker.database import Database
 from tests.broker.machine import QUEUES, UNIT_MS, queues
-from tests.broker.test_invariant import BrokerMachine, run_machine
+from tests.broker.test_invariant import BrokerMachine, run_broker_machine
+from tests.search import may_search_for_long
 
 
 class LimitsMachine(BrokerMachine):
-    consumed = QUEUES
-
     @property
     def limits(self) -> LimitStore:
         return LimitStore(self.rig.store)
@@ -59,12 +58,7 @@ class LimitsMachine(BrokerMachine):
             assert found.concurrency == (control.concurrency or None)
 
 
-# A failure is made as short as it can be, which takes minutes.
-@pytest.mark.timeout(600)
+@may_search_for_long
 @pytest.mark.in_all_orders
 def test_nothing_is_taken_that_is_not_allowed(database: Database) -> None:
-    class Machine(LimitsMachine):
-        pass
-
-    Machine.database = database
-    run_machine(Machine)
+    run_broker_machine(LimitsMachine, database)

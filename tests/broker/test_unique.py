@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,11 +13,13 @@ import pytest
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import (
@@ -46,7 +48,7 @@ from kombu_redisdelay.broker.unique import (
     written,
 )
 from kombu_redisdelay.broker.withdrawal import Withdrawal
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, a_failure, again_at, park, payload, take_out, taken
 
 HOUR = 3_600_000
 ODD = 'a "quoted" \\ 100 % key, été \U0001f600'
@@ -271,6 +273,144 @@ class TestEarlier:
         rig.ack(me, "q", delivery.tag)
         assert rig.publish_unique("q", "2", key(mode)) == Conflict(DROPPED, "1")
         assert bodies(rig) == ["retry"]
+
+
+def moved_to_later(rig: Rig) -> None:
+    """As ``adopt`` does with what waits on a ready list for its time."""
+    ready = ReadyLists(rig.store)
+    found = list(ready.iter("q"))
+    moved = ready.schedule_all("q", found, again_at(rig.database.now_ms() + HOUR))
+    assert len(list(moved)) == len(found) == 1
+
+
+def delivered_now(rig: Rig) -> None:
+    schedule = Schedule(rig.store)
+    [found] = schedule.iter("q", None, None)
+    assert schedule.reschedule(found, found.payload, 0)
+
+
+def delivered_now_and_moved_to_later(rig: Rig) -> None:
+    delivered_now(rig)
+    moved_to_later(rig)
+
+
+def taken_once(rig: Rig) -> tuple[Consumer, Delivery]:
+    delivered_now(rig)
+    me = rig.consumer("another")
+    [delivery] = taken(me, "q")
+    return me, delivery
+
+
+def not_seen_and_moved_to_later(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    me.put_back([delivery])
+    moved_to_later(rig)
+
+
+def returned_and_moved_to_later(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    assert me.give_back("q", delivery.tag)
+    moved_to_later(rig)
+
+
+def failed_once_and_moved_to_later(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    assert me.requeue("q", delivery.tag)
+    moved_to_later(rig)
+
+
+def requeued_with_a_delay(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    assert me.requeue("q", delivery.tag, HOUR)
+
+
+def recovered_and_moved_to_later(rig: Rig) -> None:
+    taken_once(rig)
+    rig.end_lease("q", "another")
+    rig.recover("q")
+    moved_to_later(rig)
+
+
+def taken_before_it_is_due(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    park(me, delivery, "1", rig.database.now_ms() + HOUR)
+
+
+def left_to_others(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    me.leave_to_others("q", delivery.tag, "1", "task")
+    me.confirm_acks()
+
+
+def kept_as_failed_requeued_and_moved_to_later(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    assert rig.fail(me, "q", delivery.tag, a_failure("1"))
+    assert len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))) == 1
+    moved_to_later(rig)
+
+
+def made_dead_requeued_and_moved_to_later(rig: Rig) -> None:
+    me, delivery = taken_once(rig)
+    assert me.make_dead("q", delivery.tag, "why")
+    assert take_out(rig.store, "q", REQUEUE) == 1
+    moved_to_later(rig)
+
+
+def forgotten_and_moved_to_later(rig: Rig) -> None:
+    """Somebody has deleted the hash."""
+    delivered_now(rig)
+    rig.client.delete(rig.key("q", "unique"))
+    moved_to_later(rig)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "what_happens",
+    [
+        delivered_now,
+        delivered_now_and_moved_to_later,
+        not_seen_and_moved_to_later,
+        returned_and_moved_to_later,
+        failed_once_and_moved_to_later,
+        requeued_with_a_delay,
+        recovered_and_moved_to_later,
+        taken_before_it_is_due,
+        left_to_others,
+        kept_as_failed_requeued_and_moved_to_later,
+        made_dead_requeued_and_moved_to_later,
+        forgotten_and_moved_to_later,
+    ],
+)
+def test_no_newer_one_replaces_a_retry_whatever_happens_to_it(
+    rig: Rig, mode: str, what_happens: Callable[[Rig], None]
+) -> None:
+    rig.publish_unique("q", "1", key(mode), body="first")
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    rig.publish_unique("q", "1", key(mode), HOUR, body="retry", is_continued=True)
+    rig.ack(me, "q", delivery.tag)
+    what_happens(rig)
+    outcome = rig.publish_unique("q", "2", key(mode), body="newer")
+    assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+    assert sorted(bodies(rig)) == ["newer", "retry"][mode != LATEST :]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_a_retry_that_has_expired(rig: Rig, mode: str) -> None:
+    """It holds no key any more, and a worker discards it."""
+    rig.publish_unique("q", "1", key(mode)._replace(expires_ms=1), HOUR, body="retry", is_continued=True)
+    assert rig.publish_unique("q", "2", key(mode), body="newer") is None
+    assert sorted(bodies(rig)) == ["newer", "retry"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_a_task_that_has_failed_and_was_requeued(rig: Rig, mode: str) -> None:
+    """It runs with its own arguments."""
+    rig.publish_unique("q", "1", key(mode), HOUR, body="own")
+    kept_as_failed_requeued_and_moved_to_later(rig)
+    outcome = rig.publish_unique("q", "2", key(mode), body="newer")
+    assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
+    assert "own" in bodies(rig)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
@@ -27,11 +21,13 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey
 from tests.broker.database import Database
-from tests.broker.rig import Rig, a_failure, take_out, taken
-from tests.environments import examples
+from tests.broker.rig import Rig, a_failure, again_at, park, take_out, taken
+from tests.search import may_search_for_long, replay, run_machine
 
 STEPS = (0, 6)
 UNIT_MS = 1_000_000
+#: How a message leaves its consumer without being done.
+WAYS_BACK = ("returned", "failed", "later", "dead", "unseen", "parked", "unknown")
 choices = st.integers(0, 1000)
 steps = st.sampled_from(STEPS)
 
@@ -48,6 +44,9 @@ class Run:
 
 class UniqueMachine(RuleBasedStateMachine):
     """Messages of one key are in the queue ``q``.
+
+    No rule has a precondition: what runs may depend on the clock of a server, and Hypothesis must draw the
+    same again. A rule that has nothing to work on makes it.
 
     Attributes:
         seen: whether a run has begun after the last publish that saw what it should see.
@@ -76,8 +75,8 @@ class UniqueMachine(RuleBasedStateMachine):
         self.excused: set[str] = set()
         #: Ids of tasks that have failed, and are kept.
         self.failed: Counter[str] = Counter()
-        #: Ids of those that were requeued, and have not begun again. A publish may replace their bodies.
-        self.requeued: set[str] = set()
+        #: Failed tasks and dead letters that were requeued, and have not begun again: as above.
+        self.requeued: dict[str, str] = {}
         #: Whether two may run: a lease was lost, or another program has taken or removed something.
         self.may_be_two = False
 
@@ -103,29 +102,33 @@ class UniqueMachine(RuleBasedStateMachine):
             run = Run(consumer, delivery, decoded["headers"]["id"], decoded["body"])
             self.runs.append(run)
             self.began.add(run.id)
-            self.requeued.discard(run.id)
-            if self.owed.get(run.id) == run.version:
-                del self.owed[run.id]
+            for promised in (self.owed, self.requeued):
+                if promised.get(run.id) == run.version:
+                    del promised[run.id]
             if self.mode != LATEST or run.version == str(self.version):
                 self.seen = True
         if self.mode != WAITING and not self.may_be_two:
             assert len(self.runs) <= 1, "two of one key run"
 
-    @precondition(lambda self: self.runs)
+    def one_run(self, which: int) -> Run | None:
+        """One that runs, which its consumer forgets. If none does, a message is published and taken: rules
+        that come one after the other by chance seldom get so far. ``None`` if it is not taken, because
+        another one holds the key."""
+        if not self.runs:
+            self.publish(0, 0)
+            self.take(0, 1)
+        return self.runs.pop(which % len(self.runs)) if self.runs else None
+
     @rule(which=choices)
     def ack(self, which: int) -> None:
-        run = self.runs.pop(which % len(self.runs))
-        assert self.rig.ack(run.consumer, "q", run.delivery.tag)
+        if run := self.one_run(which):
+            assert self.rig.ack(run.consumer, "q", run.delivery.tag)
 
     @rule(which=choices, acks_first=st.booleans())
     def task_fails(self, which: int, acks_first: bool) -> None:
-        if not self.runs:
-            # Rules that come one after the other by chance seldom get so far.
-            self.publish(0, 0)
-            self.take(0, 1)
-        if not self.runs:
+        run = self.one_run(which)
+        if run is None:
             return
-        run = self.runs.pop(which % len(self.runs))
         tag, copy = run.delivery.tag, ""
         if acks_first:
             self.rig.ack(run.consumer, "q", tag)
@@ -144,10 +147,11 @@ class UniqueMachine(RuleBasedStateMachine):
         )
         self.owed[run.id] = run.version
 
-    @precondition(lambda self: self.runs)
     @rule(which=choices, in_units=st.integers(0, 2), acks_first=st.booleans())
     def retry_and_ack(self, which: int, in_units: int, acks_first: bool) -> None:
-        run = self.runs.pop(which % len(self.runs))
+        run = self.one_run(which)
+        if run is None:
+            return
         if acks_first:
             self.rig.ack(run.consumer, "q", run.delivery.tag)
             # Somebody else comes in between.
@@ -159,17 +163,18 @@ class UniqueMachine(RuleBasedStateMachine):
             self.take(1, 1)
             self.rig.ack(run.consumer, "q", run.delivery.tag)
 
-    @precondition(lambda self: self.runs)
     @rule(which=choices, in_units=st.integers(0, 2))
     def retry_and_be_lost(self, which: int, in_units: int) -> None:
-        run = self.runs[which % len(self.runs)]
-        self.retry(run, in_units)
-        self.lose_lease(self.consumers.index(run.consumer))
+        if run := self.one_run(which):
+            self.runs.append(run)
+            self.retry(run, in_units)
+            self.lose_lease(self.consumers.index(run.consumer))
 
-    @precondition(lambda self: self.runs)
-    @rule(which=choices, how=st.sampled_from(("returned", "failed", "later", "dead", "unseen")))
+    @rule(which=choices, how=st.sampled_from(WAYS_BACK))
     def give_back(self, which: int, how: str) -> None:
-        run = self.runs.pop(which % len(self.runs))
+        run = self.one_run(which)
+        if run is None:
+            return
         consumer, tag = run.consumer, run.delivery.tag
         if how == "unseen":
             consumer.put_back([run.delivery])
@@ -177,7 +182,11 @@ class UniqueMachine(RuleBasedStateMachine):
             assert consumer.give_back("q", tag)
         elif how == "dead":
             assert consumer.make_dead("q", tag, "why")
-            self.excused.add(run.id)
+        elif how == "parked":
+            park(consumer, run.delivery, run.id, self.database.now_ms() + UNIT_MS)
+        elif how == "unknown":
+            consumer.leave_to_others("q", tag, run.id, "task")
+            consumer.confirm_acks()
         else:
             assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)
 
@@ -189,13 +198,21 @@ class UniqueMachine(RuleBasedStateMachine):
         if lost:
             self.runs = [run for run in self.runs if run.consumer is not consumer]
             self.zombies += lost
+            # The lease of the other may have ended, too, in time that passed.
+            leases = {each.name: self.database.now_ms() + UNIT_MS for each in self.consumers}
+            self.rig.client.zadd(self.rig.store.keys("q").consumers, leases, xx=True)
             self.rig.end_lease("q", consumer.name)
             self.rig.recover("q")
             self.consumers[which] = self.rig.consumer(f"c{next(self.names)}")
 
-    @precondition(lambda self: self.zombies)
     @rule(which=choices, retries=st.booleans(), in_units=st.integers(0, 2))
     def zombie_ends(self, which: int, retries: bool, in_units: int) -> None:
+        if not self.zombies:
+            if run := self.one_run(which):
+                self.runs.append(run)
+            self.lose_lease(which % 2)
+        if not self.zombies:
+            return
         run = self.zombies.pop(which % len(self.zombies))
         if retries:
             self.may_be_two = True
@@ -243,8 +260,7 @@ class UniqueMachine(RuleBasedStateMachine):
     def schedule_ready(self, in_units: int) -> None:
         due_ms = self.database.now_ms() + in_units * UNIT_MS
         ready = ReadyLists(self.rig.store)
-        found = list(ready.iter("q"))
-        list(ready.schedule_all("q", found, lambda m: (json.loads(m.payload)["headers"]["id"], due_ms)))
+        list(ready.schedule_all("q", list(ready.iter("q")), again_at(due_ms)))
 
     @rule()
     def purge(self) -> None:
@@ -253,10 +269,19 @@ class UniqueMachine(RuleBasedStateMachine):
 
     @rule()
     def requeue_dead(self) -> None:
-        before = len(self.rig.dead("q"))
+        before = self.rig.dead("q")
+        is_free = not (self.runs or self.zombies or self.ids_that_wait())
         requeued = take_out(self.rig.store, "q", REQUEUE)
-        if self.mode == DONE and before and not (self.runs or self.zombies or self.ids_that_wait()):
-            assert requeued
+        if self.mode == DONE and before and is_free:
+            assert requeued, "nobody has its key"
+        left = Counter(before) - Counter(self.rig.dead("q"))
+        assert requeued == left.total()
+        for letter in left:
+            self.is_requeued(letter.partition("\n")[2])
+
+    def is_requeued(self, text: str) -> None:
+        decoded = json.loads(text)
+        self.requeued[decoded["headers"]["id"]] = decoded["body"]
 
     @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
     def take_out_failed(self, which: int, how: str) -> None:
@@ -282,7 +307,7 @@ class UniqueMachine(RuleBasedStateMachine):
         assert not stays
         self.failed[task.id] -= 1
         if how == REQUEUE:
-            self.requeued.add(task.id)
+            self.is_requeued(task.payload.decode())
 
     # -- what others do --
 
@@ -294,9 +319,12 @@ class UniqueMachine(RuleBasedStateMachine):
             self.elsewhere.append((step, text))
             self.excused.add(json.loads(text)["headers"]["id"])
 
-    @precondition(lambda self: self.elsewhere)
     @rule(gives_back=st.booleans())
     def a_stock_worker_ends(self, gives_back: bool) -> None:
+        if not self.elsewhere:
+            self.a_stock_worker_takes(0)
+        if not self.elsewhere:
+            return
         step, text = self.elsewhere.pop()
         if gives_back:
             self.rig.client.rpush(self.rig.store.keys("q").ready_at(step), text)
@@ -304,6 +332,8 @@ class UniqueMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(("unique", "running")))
     def the_hash_is_deleted(self, name: str) -> None:
         self.may_be_two = True
+        # A retry says itself that it is one. Of others, only the hash knows that they have begun.
+        self.requeued.clear()
         self.rig.client.delete(self.rig.key("q", name))
 
     @rule()
@@ -335,15 +365,28 @@ class UniqueMachine(RuleBasedStateMachine):
         assert self.rig.client.hgetall(self.rig.key("q", "running")) == {}
         assert set(self.published) - self.began - self.excused == set(), "ids that were accepted never ran"
         assert set(self.owed) - self.excused == set(), "a retry is lost"
-        assert self.requeued - self.excused == set(), "one that was requeued is lost"
+        assert set(self.requeued) - self.excused == set(), "one that was requeued is lost"
         if self.mode != DONE and self.published and self.published[-1] not in self.excused:
             assert self.seen, "nothing that began after the last publish saw it"
 
 
+@may_search_for_long
 @pytest.mark.in_all_orders
 @pytest.mark.parametrize("mode", MODES)
 def test_what_may_run_runs(database: Database, mode: str) -> None:
-    machine = type("Machine", (UniqueMachine,), {"database": database, "mode": mode})
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
-    )
+    run_machine(UniqueMachine, 40, name=f"{database.name} {mode}", database=database, mode=mode)
+
+
+def a_retry_is_moved_twice(state: UniqueMachine) -> None:
+    state.take_out_failed(how=REQUEUE, which=0)
+    state.take(limit=1, which=0)
+    state.retry_and_ack(acks_first=False, in_units=0, which=0)
+    state.reschedule(in_units=0, which=0)
+    state.schedule_ready(in_units=1)
+    state.task_fails(acks_first=False, which=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("steps", [a_retry_is_moved_twice])
+def test_what_has_failed_once(database: Database, mode: str, steps: Callable[[UniqueMachine], None]) -> None:
+    replay(steps, UniqueMachine, database=database, mode=mode)

@@ -17,8 +17,9 @@ from tests.broker.database import Database
 from tests.broker.machine import OPTIONS, UNIT_MS, choices, queues
 from tests.broker.model import Message
 from tests.broker.rig import takes_of, timeless
-from tests.broker.test_invariant import Held, consumers, copy_of, run_machine
+from tests.broker.test_invariant import Held, consumers, copy_of, run_broker_machine
 from tests.broker.test_limits_invariant import LimitsMachine
+from tests.search import may_search_for_long
 
 #: A message waits for so long together. So one that is left again in the next unit comes back in the unit
 #: after that, and one that is left later than that comes back at once.
@@ -112,12 +113,7 @@ class UnknownMachine(LimitsMachine):
         return taken
 
 
-# A failure is made as short as it can be, which takes minutes.
-@pytest.mark.timeout(600)
+@may_search_for_long
 @pytest.mark.in_all_orders
 def test_what_waits_for_a_worker_that_knows_it_is_in_one_place(database: Database) -> None:
-    class Machine(UnknownMachine):
-        pass
-
-    Machine.database = database
-    run_machine(Machine)
+    run_broker_machine(UnknownMachine, database)

@@ -8,22 +8,15 @@ from itertools import count, islice
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.walk import MOST_RESTARTS, walk
 from kombu_redisdelay.operations.found import Found, without_repetitions
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig
-from tests.environments import examples
+from tests.search import may_search_for_long, run_machine
 
 KEY = "{one-slot}q"
 choices = st.integers(0, 1000)
@@ -141,18 +134,11 @@ class Walking(RuleBasedStateMachine):
             self.stayed.remove(name)
 
 
+@may_search_for_long
 @pytest.mark.in_all_orders
 def test_whatever_happens(database: Database) -> None:
-    Machine = type("Machine", (Walking,), {"database": database})
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples(20 if isinstance(database, FakeDatabase) else 30),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    usual = 20 if isinstance(database, FakeDatabase) else 30
+    run_machine(Walking, usual, name=database.name, database=database)
 
 
 def test_equal_entries_without_a_tag_are_each_read(rig: Rig) -> None:

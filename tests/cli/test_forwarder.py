@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -224,6 +225,33 @@ def test_a_queue_that_fails_beside_others_is_no_failure(site: Site) -> None:
         forwarder.stop()
         thread.join(10)
         access.close()
+
+
+@pytest.mark.parametrize("odd", [["another key", "1", 1.0], [b"\xff", b"1", b"1"]], ids=["text", "bytes"])
+def test_it_goes_on_waiting_for_tokens_after_an_odd_reply(
+    site: Site, odd: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = Access(site.app)
+    replies = [odd]
+    call_apart = access.store.server.call_apart
+    monkeypatch.setattr(
+        access.store.server,
+        "call_apart",
+        lambda *command: replies.pop() if replies else call_apart(*command),
+    )
+    forwarder = Forwarder(access.store, lambda: [QUEUE], lambda forwarded: None)
+    thread = Thread(target=forwarder.run)
+    thread.start()
+    try:
+        site.send(countdown=3600)
+        wait_until(lambda: not replies and _blocked(site) == 1, 30, "that it waits for a token")
+    finally:
+        forwarder.stop()
+        thread.join(10)
+        access.close()
+    assert [each.message for each in caplog.records if each.levelno == logging.ERROR] == [
+        "Cannot wait for tokens of queues without a worker, trying on"
+    ]
 
 
 def test_it_stops_without_an_error_while_redis_hangs(site: Site, server: RedisServer) -> None:

@@ -52,6 +52,26 @@ def test_with_latest_the_newest_replaces_what_was_adopted(place: Place, server: 
     assert '"message_id": "held"' in text
 
 
+@pytest.mark.parametrize("mode", ["waiting", "done", "latest"])
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "ready"])
+@pytest.mark.parametrize("header", ["retries", "replaced_task_nesting"])
+def test_a_retry_that_was_adopted_is_not_replaced(
+    place: Place, server: RedisServer, mode: str, is_held: bool, header: str
+) -> None:
+    retry = keyed("retry", 3600, mode)
+    retry["headers"][header] = 1
+    if is_held:
+        place.take("retry", entry(retry))
+    else:
+        place.publish("celery", retry)
+    adopt(place)
+    publish(server, "newest", mode)
+    assert place.redis.hget(place.keys("celery").unique, "k").split("\x1e")[0].split()[-1] == "retry"
+    [(_, stored), *_] = place.scheduled("celery")
+    assert f'"{header}": 1' in stored
+    assert len(names(place)) == (2 if mode == "latest" else 1)
+
+
 def test_what_waits_on_a_ready_list_for_its_time_takes_its_key(place: Place, server: RedisServer) -> None:
     place.publish("celery", keyed("early", 3600, "done"))
     adopt(place)

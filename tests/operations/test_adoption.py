@@ -274,9 +274,7 @@ def fill(place: Place, some: Sequence[Case]) -> Counter[tuple[str, str]]:
 MANY = [Case("unacked", 3600.0, "a", 0), Case("to both", None, "a", 9), Case("ready", 3600.0, "b", 4)]
 
 
-@settings(
-    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=cases, dying=deaths, prefixed=st.booleans())
 @example(some=MANY, dying=[(9, True), (9, False), (10, True)], prefixed=True)
 def test_the_same_messages_are_there_in_their_places(
@@ -297,9 +295,7 @@ def test_the_same_messages_are_there_in_their_places(
     place.redis.close()
 
 
-@settings(
-    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=cases, dying=deaths)
 def test_all_that_is_scheduled_comes_back(
     server: RedisServer, some: list[Case], dying: list[tuple[int, bool]]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,32 @@ from kombu_redisdelay.transport import orphan_keeper
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
+
+
+class Changing(set[Any]):
+    """Another thread adds something while it is read, for some time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 3
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("Set changed size during iteration")
+        return super().__iter__()
+
+
+class Broken:
+    """A request that cannot be read the first two times."""
+
+    left = 2
+
+    @property
+    def message(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise ValueError("broken")
 
 
 class TestCancel:
@@ -224,6 +253,37 @@ class TestLostConnection:
             wait_until(lambda: (site.ready(), site.unacked()) == (1, 1), 5, "it is given back")
         finally:
             gc.enable()
+
+    @pytest.mark.parametrize(
+        ("requests", "is_told"),
+        [
+            pytest.param(lambda: {object()}, False, id="a request without a message"),
+            pytest.param(lambda: Changing(), False, id="that change meanwhile"),
+            pytest.param(lambda: {Broken()}, True, id="a request that is broken"),
+        ],
+    )
+    def test_messages_come_back_whatever_their_keeper_reads(
+        self,
+        site: Site,
+        requests: Callable[[], set[Any]],
+        is_told: bool,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Libraries put requests of their own into Celery's state, and other threads change it."""
+        celery = SimpleNamespace(active_requests=requests(), requests={}, should_terminate=None)
+        monkeypatch.setitem(sys.modules, "celery.worker.state", celery)
+        monkeypatch.setattr(orphan_keeper, "INTERVAL", 0.05)
+        connection = site.connect()
+        channel = connection.channel()
+        publish(channel, "a")
+        inbox = Inbox(channel)
+        drain(connection, lambda: len(inbox) == 1)
+        inbox.messages.clear()
+        connection.collect()
+        wait_until(lambda: (site.ready(), site.unacked()) == (1, 0), 5, "it is given back")
+        told = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+        assert told == ["Cannot give messages of a lost connection back yet, trying on"] * is_told
 
     def test_is_noticed_and_the_connection_is_of_use_again(self, site: Site) -> None:
         connection = site.connect()

@@ -9,8 +9,6 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +16,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from kombu.entity import Queue
 from kombu.messaging import Consumer
@@ -26,7 +23,7 @@ from kombu.messaging import Consumer
 from kombu_redisdelay import QueueFull, requeue
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.transport.bounds import forget_lengths
-from tests.environments import examples
+from tests.search import may_search_for_long, run_machine
 from tests.transport.kit import Site, drain, publish
 
 QUEUES = ("q", "r")
@@ -210,18 +207,7 @@ def _body(stored: bytes) -> str:
     return b64decode(message["body"]).decode()
 
 
-# A failure is made as short as it can be, which takes minutes.
-@pytest.mark.timeout(600)
+@may_search_for_long
 def test_every_message_is_in_one_place(site: Site) -> None:
-    class Machine(ChannelMachine):
-        shared_site = site
-
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples(40 if site.cluster is None else 20),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    usual, name = (40, "server") if site.cluster is None else (20, "cluster")
+    run_machine(ChannelMachine, usual, name=name, shared_site=site)

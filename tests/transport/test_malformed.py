@@ -147,7 +147,7 @@ def bench(site: Site, gone: str) -> Bench:
 def test_thousands_of_entries_that_are_not_messages(bench: Bench) -> None:
     met = 0
 
-    @settings(max_examples=FUZZED // BATCH, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=FUZZED // BATCH, suppress_health_check=list(HealthCheck))
     @given(
         st.lists(
             st.builds(
@@ -185,7 +185,7 @@ def test_ten_megabytes_of_garbage(bench: Bench, place: str, kind: str) -> None:
 
 
 def test_strange_messages_are_messages(bench: Bench) -> None:
-    @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
     @given(st.lists(malformed.strange, min_size=BATCH, max_size=BATCH))
     def meet(messages: list[bytes]) -> None:
         bench.start_afresh()

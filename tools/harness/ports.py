@@ -7,9 +7,9 @@ several processes, so each of them has ports of its own. It gives out all of the
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator
 from itertools import cycle
+from random import SystemRandom
 
 #: Below the range of ports for outgoing connections. In that range, a client that tries again and again while
 #: the server is down would sooner or later connect to itself, and hold the port. Those of nodes of a cluster
@@ -22,5 +22,6 @@ def own(ports: range) -> Iterator[int]:
     """Those of *ports* that belong to this process, from any one on, again and again."""
     place = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     mine = ports[place :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
-    first = random.randrange(len(mine))
+    # Tests seed `random`. Two runs beside each other must not begin at the same port.
+    first = SystemRandom().randrange(len(mine))
     return cycle((*mine[first:], *mine[:first]))

@@ -4,10 +4,13 @@
 -- The hash `unique` has for each key the message that holds it, `current`, and with "latest" also the one
 -- that comes after it, `next`. Each is
 --   <state><priority step> <since when, ms> <when it expires, ms> <name>
--- The state is r: in the ready list of the step, since that time; s: in the schedule under that name; or a:
--- the same, to be tried again. With s and a, the time is when the message took the key, or what counts as
--- this for how long it may be postponed (publish_unique.lua). A message that has expired holds no key,
--- because Celery does not run it; 0 is never. \30 stands between `current` and `next`.
+-- The state is r: in the ready list of the step, since that time; s: in the schedule under that name, where
+-- its publish has put it; or a: in the schedule again. It is a retry, or it was ready or taken before. Such a
+-- message may have begun, so a newer one never takes its place: of `current`, only s is replaced. No message
+-- becomes s again, so nothing needs to know of one that is ready or taken what it was before.
+-- With s and a, the time is when the message took the key, or what counts as this for how long it may be
+-- postponed (publish_unique.lua). A message that has expired holds no key, because Celery does not run it; 0
+-- is never. \30 stands between `current` and `next`.
 -- The hash `running` has for each key the message that a consumer holds, with "done" and "latest":
 --   <consumer> \30 <delivery tag>
 -- The message itself tells its id.
@@ -304,14 +307,14 @@ local function move_to_schedule(base, stored, now_ms, member)
   local mode, id, key = unique_of(stored, stored_start(stored))
   local record = mode and read_record(base, key, mode)
   if record and record.current and record.current.id == id then
-    record.current = entry_at('s', stored_step(stored), now_ms, member, record.current.expires_ms)
+    record.current = entry_at('a', stored_step(stored), now_ms, member, record.current.expires_ms)
     write_record(record)
   end
 end
 
 -- To be called for a message that has come from another program, to the ready list of its step or to the
--- schedule, under this name: `state` is as above. It holds its key if nobody does. If not, it is handed out
--- as if it had none.
+-- schedule, under this name: `state` is as above, s only if it has not begun. It holds its key if nobody
+-- does. If not, it is handed out as if it had none.
 local function hold_if_free(base, stored, state, now_ms, member, list_of)
   local mode, _, key = unique_of(stored, stored_start(stored))
   if not mode then
@@ -320,7 +323,7 @@ local function hold_if_free(base, stored, state, now_ms, member, list_of)
   local record = read_record(base, key, mode)
   heal(record, now_ms, list_of)
   if not (record.running or record.current or record.next) then
-    -- With "latest", what is scheduled can be replaced.
+    -- With "latest", what has not begun can be replaced.
     local slot = mode == 'l' and state == 's' and 'next' or 'current'
     record[slot] = entry_at(state, stored_step(stored), now_ms, member)
   end

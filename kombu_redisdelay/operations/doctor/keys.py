@@ -22,14 +22,14 @@ from kombu_redisdelay.words import number_of, span
 #: Blocked messages that are looked at, of each queue and partition.
 MOST_LOOKED_AT = 20
 
-#: Seconds that a task may wait to be tried again before it is worth a remark that others wait for it.
-LONG_RETRY = 3600.0
+#: Seconds that a task may wait for its time before it is worth a remark that others wait for it.
+LONG_WAIT = 3600.0
 
 _WHERE = {
     RUNNING: "which a worker has taken",
     READY: "which is ready",
     SCHEDULED: "which is scheduled",
-    AGAIN: "which is to be tried again",
+    AGAIN: "which is scheduled again",
 }
 
 
@@ -110,11 +110,11 @@ def _scheduled(store: Store, queue: str, check: str, blocking: Sequence[_Blocked
                 f"{of_holder} waits for a worker that knows its task {tasks[holder.name]}",
                 f"Start workers whose code has this task. To free the key: {_cancel(holder)}.",
             )
-        elif LONG_RETRY < seconds < inf:
+        elif LONG_WAIT < seconds < inf:
             yield warning(
                 check,
-                f"{of_holder} is to be tried again in {span(seconds)}",
-                f"To try it now: `celery delayed deliver-now {quote(holder.id)}`. To free the key: "
+                f"{of_holder} is due in {span(seconds)}",
+                f"To deliver it now: `celery delayed deliver-now {quote(holder.id)}`. To free the key: "
                 f"{_cancel(holder)}.",
             )
 

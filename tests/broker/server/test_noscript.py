@@ -126,9 +126,8 @@ def bring_back(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.put("q", "early")
     lists = ReadyLists(rig.store)
-    return len(
-        list(lists.schedule_all("q", list(lists.iter("q")), lambda each: (each.payload.decode(), HOUR)))
-    )
+    found = list(lists.iter("q"))
+    return len(list(lists.schedule_all("q", found, lambda each: (each.payload.decode(), HOUR, False))))
 
 
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
