@@ -21,6 +21,7 @@ from kombu_redisdelay.broker.lost_consumers import Recoverer
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
+from kombu_redisdelay.broker.relisting import Relisting
 from kombu_redisdelay.broker.report import report_dropped
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
@@ -87,6 +88,7 @@ class Maintenance:
     ) -> None:
         self._store = store
         self._recoverer = recoverer
+        self._relisting = Relisting(store, recoverer.name, clock())
         self._options = options
         self._interval = interval
         self._unnoted = unnoted
@@ -158,7 +160,7 @@ class Maintenance:
             yield
         check_unique(self._store, some, self._keys_checked)
         yield
-        self._fair_checked = check_fair(self._store, some, self._fair_checked)
+        self._relisting.search_at_once(check_fair(self._store, some, self._fair_checked))
         yield
         noted = [queue for queue in some if queue not in self._unnoted]
         self._store.remember(*noted)
@@ -171,6 +173,10 @@ class Maintenance:
         looked_at = yield from forget_unused(self._store)
         if not are_new:
             self._round += 1
+            yield
+            searched = yield from self._relisting.go_on(queues, self._clock())
+            if searched:
+                check_fair(self._store, list(searched), self._fair_checked, searched)
         if looked_at >= UNUSED_AT_ONCE:
             self._next_at = self._clock()
         elif not are_new or self._next_at == float("-inf"):

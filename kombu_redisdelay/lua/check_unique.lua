@@ -11,7 +11,8 @@
 --
 -- Returns  where to begin the next time with those that wait, with those that run, and with what is blocked
 --
--- Keeps: no message is moved. A message that waits for a free key is due now.
+-- Keeps: no message is moved. A message that waits for a free key is due now. A consumer that holds a message
+-- with a key is listed, so that others see whether it is lost.
 
 -- include: base
 -- include: clock
@@ -19,6 +20,8 @@
 -- include: stored
 -- include: members
 -- include: unique
+-- include: expire
+-- include: holders
 
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
 
@@ -27,6 +30,9 @@ local now_ms = clock_us() / 1000
 local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)
 end
+
+-- Those that hold messages with keys.
+local holders = {}
 
 local function check_key(record)
   heal(record, now_ms, list_of)
@@ -49,6 +55,8 @@ local function check_running(key, text)
   local running = record_of(base, key, '', text).running
   if not running or not is_unacked(base, running) then
     check_key(read_record(base, key))
+  elseif holders[#holders] ~= running.consumer then
+    holders[#holders + 1] = running.consumer
   end
 end
 
@@ -87,8 +95,6 @@ local function check_blocked(first)
   return tostring(#blocked == BLOCKED_AT_ONCE and first + BLOCKED_AT_ONCE or 0)
 end
 
-return {
-  check('unique', ARGV[3], check_waiting),
-  check('running', ARGV[4], check_running),
-  check_blocked(tonumber(ARGV[5])),
-}
+local waiting, running = check('unique', ARGV[3], check_waiting), check('running', ARGV[4], check_running)
+list_holders(base, holders)
+return { waiting, running, check_blocked(tonumber(ARGV[5])) }
