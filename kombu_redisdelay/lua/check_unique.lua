@@ -22,8 +22,11 @@
 -- include: unique
 -- include: expire
 -- include: holders
+-- include: fair
 
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
+-- Lists of a fair queue that are looked at.
+local MOST_LISTS = 300
 
 local base = base_of(KEYS[1])
 local now_ms = clock_us() / 1000
@@ -31,11 +34,45 @@ local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)
 end
 
+-- When the oldest of the messages became ready that are the next ones of their keys in a step of a fair
+-- queue; 0 if that cannot be told.
+local function oldest_of_keys_ms(step)
+  local zset, limited = base .. 'turns:' .. step, base .. 'limited'
+  if redis.call('ZCARD', zset) > MOST_LISTS or redis.call('HLEN', limited) > MOST_LISTS then
+    return 0
+  end
+  local keys, oldest_ms, bytes = redis.call('ZRANGE', zset, 0, -1), now_ms, 0
+  for _, key in ipairs(redis.call('HKEYS', limited)) do
+    keys[#keys + 1] = key
+  end
+  for _, key in ipairs(keys) do
+    -- An error if another program has put something else there.
+    local head = redis.pcall('LINDEX', key_list(base, step, key), '-1')
+    if type(head) == 'string' then
+      oldest_ms, bytes = math.min(oldest_ms, tonumber(members_of(head, 1).due) or 0), bytes + #head
+    end
+    if bytes > BYTES_AT_ONCE then
+      return 0
+    end
+  end
+  return oldest_ms
+end
+
+-- Whether each key of a fair queue is past a message: then it was taken, or the list that it was in was lost.
+local oldest_ms = {}
+local function has_passed(entry)
+  if now_ms <= entry.since_ms + PASSED_MS then
+    return false
+  end
+  oldest_ms[entry.step] = oldest_ms[entry.step] or oldest_of_keys_ms(entry.step)
+  return oldest_ms[entry.step] > entry.since_ms + PASSED_MS
+end
+
 -- Those that hold messages with keys.
 local holders = {}
 
 local function check_key(record)
-  heal(record, now_ms, list_of)
+  heal(record, now_ms, list_of, has_passed)
   let_go(record, now_ms)
   write_record(record)
 end

@@ -91,7 +91,6 @@ local function move_fair()
   end
   local strayed = move_strays(fair, ready, budget)
   local sorted = strayed
-  read_fair_limits(fair)
   for _, lane in ipairs(fair.lanes) do
     expect_turns(lane)
     sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)

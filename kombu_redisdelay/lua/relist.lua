@@ -38,15 +38,14 @@ for i = 2, #ARGV do
   end
 end
 
--- Those of the keys that have messages in a step, and no turn; and how many messages.
+-- Those of the keys that have messages in a step, and no turn; and how many messages. A turn is of no use if
+-- nothing is said to be sorted in.
 local function without_turn(step, keys)
-  local turns = redis.call('ZMSCORE', base .. 'turns:' .. step, unpack(keys))
-  local limited = redis.call('HMGET', base .. 'limited', unpack(keys))
+  local is_open = redis.call('HEXISTS', base .. 'fair', 'n:' .. step) == 1
   local found, messages = {}, 0
-  for i, key in ipairs(keys) do
-    local is_listed = turns[i] or limited[i] and waits_in(step, limited[i])
+  for _, key in ipairs(is_open and keys_without_turn(base, step, keys) or keys) do
     -- Another program may have put something else there.
-    local length = not is_listed and redis.pcall('LLEN', key_list(base, step, key))
+    local length = redis.pcall('LLEN', key_list(base, step, key))
     if type(length) == 'number' and length > 0 then
       found[#found + 1], messages = key, messages + length
     end
@@ -60,10 +59,7 @@ for step, keys in pairs(keys_of) do
   lists, sorted_in = lists + #some, sorted_in + messages
   if #some > 0 and not only_looks then
     work_when_full(KEYS[3])
-    local clock = clock_of(base, step)
-    give_lost_turns(base, step, some, false, function()
-      return clock
-    end)
+    give_turns(base, step, some, clock_of(base, step), 0)
     lose_count(base, step)
   end
 end

@@ -13,9 +13,9 @@
 --                        and may not be served now
 -- and those of fair_limits.lua, fair_unacked.lua and fair_earlier.lua.
 --
--- A list that is not empty has its key either in the turns of the step or in `limited`. But each of these keys
--- may be lost: Redis may evict it, or somebody may delete it. That must cost no more than what was in it. So
--- a key whose list had messages gets a turn again if it has none (give_lost_turns()). Then it is not known
+-- A list that is not empty has its key either in the turns of the step or in `limited`. But each of these may
+-- be lost: Redis may evict it, or somebody may delete it. That must cost no more than what was in it. So
+-- a key whose list had messages gets a turn again if it has none (give_turns()). Then it is not known
 -- any more how many messages are sorted in, and the step is open until that is counted anew (fair_count.lua):
 -- else it would be closed too early, and the rest would have no turn. What no later message finds, a search
 -- of the database does (relist.lua).
@@ -80,18 +80,33 @@ local function lose_count(base, step)
   redis.call('HSET', base .. 'fair', 'is_uncounted:' .. step, '1')
 end
 
--- For `keys` whose lists had messages before some were added, which `turn_of` gives a turn: those that have
--- none, and do not wait at a limit, get it. Returns whether there was any: what had told of it was lost.
--- `may_be_limited`: whether any key may wait at a limit.
-local function give_lost_turns(base, step, keys, may_be_limited, turn_of)
-  local limited = may_be_limited and #keys > 0 and redis.call('HMGET', base .. 'limited', unpack(keys)) or {}
-  local turns = {}
+-- Those of the keys that have no turn and do not wait at a limit. If their lists have messages, what told of
+-- them was lost.
+local function keys_without_turn(base, step, keys)
+  local turns = #keys > 0 and redis.call('ZMSCORE', base .. 'turns:' .. step, unpack(keys)) or {}
+  local without = {}
   for i, key in ipairs(keys) do
-    if not limited[i] then
-      turns[#turns + 1], turns[#turns + 2] = turn_text(turn_of(i)), key
+    if not turns[i] then
+      without[#without + 1] = key
     end
   end
-  return #turns > 0 and redis.call('ZADD', base .. 'turns:' .. step, 'NX', unpack(turns)) > 0
+  local limited = #without > 0 and redis.call('HMGET', base .. 'limited', unpack(without)) or {}
+  local lost = {}
+  for i, key in ipairs(without) do
+    if not limited[i] or not waits_in(step, limited[i]) then
+      lost[#lost + 1] = key
+    end
+  end
+  return lost
+end
+
+-- Gives turns to keys that have lost them: the first one begins at `first`, each other one `apart` later.
+local function give_turns(base, step, keys, first, apart)
+  local turns = {}
+  for i, key in ipairs(keys) do
+    turns[#turns + 1], turns[#turns + 2] = turn_text(first + (i - 1) * apart), key
+  end
+  redis.call('ZADD', base .. 'turns:' .. step, 'NX', unpack(turns))
 end
 
 -- Puts a message to the head of the list of its key, where it is the next one of its key. `had_messages` has
@@ -118,11 +133,9 @@ end
 -- To be called after put_first(), for all messages together.
 local function turns_of_first(base, had_messages)
   for step, keys in pairs(had_messages) do
-    local clock = clock_of(base, step)
-    local function turn_of()
-      return clock
-    end
-    if give_lost_turns(base, step, keys, true, turn_of) then
+    local lost = keys_without_turn(base, step, keys)
+    if #lost > 0 then
+      give_turns(base, step, lost, clock_of(base, step), 0)
       lose_count(base, step)
     end
   end

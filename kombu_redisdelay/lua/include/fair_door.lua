@@ -25,11 +25,10 @@ local function put_last(fair, lane, keys, by_key)
   if #turns > 0 then
     redis.call('ZADD', lane.zset, 'NX', unpack(turns))
   end
-  local function turn_of(i)
-    return FIRST_ARRIVAL + lane.arrivals + i
-  end
-  if give_lost_turns(fair.base, lane.step, had_messages, fair.is_limited, turn_of) then
-    lane.arrivals = lane.arrivals + #had_messages
+  local lost = keys_without_turn(fair.base, lane.step, had_messages)
+  if #lost > 0 then
+    give_turns(fair.base, lane.step, lost, FIRST_ARRIVAL + lane.arrivals + 1, 1)
+    lane.arrivals = lane.arrivals + #lost
     lose_count_of(lane)
   end
 end
