@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.limits import number_of
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, finish
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_KEYS,
@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unlisted import Found, relisting, search
+from kombu_redisdelay.broker.unlisted import relisting, search_for
 
 #: How many keys one script looks at.
 KEYS_PER_SCRIPT = 50
@@ -58,8 +58,8 @@ class FairQueues:
         too: the database is searched for it."""
         # Also what another program has written there goes.
         fair = [queue for queue, state in zip(queues, self._states(queues), strict=True) if state is not None]
-        if fair:
-            finish(search(self._store, Found(), fair))
+        for queue in fair:
+            search_for(self._store, queue)
         self._set(fair, {"fair": OFF})
 
     def states(self, queues: Sequence[str]) -> list[str]:

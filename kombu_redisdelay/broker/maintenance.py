@@ -191,8 +191,8 @@ class Maintenance:
 
 
 def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[int]:
-    """Give scheduled messages of *queues* that have lost their due time the one that they say themselves. Move
-    those that say none to the dead letters. Returns how many both are."""
+    """Give scheduled messages of *queues* that have lost their due time the one that they say themselves.
+    Move those that say none to the dead letters. Returns how many both are."""
     cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
     dead: Counter[str] = Counter()
     scheduled: Counter[str] = Counter()

@@ -95,7 +95,7 @@ class Relisting:
 
     def _end(self, now: float) -> RoundTrips[None]:
         for queue, some in self._found.queues.items():
-            _report(queue, some)
+            report(queue, some)
         if self._found.is_refused:
             # doctor says so.
             self._next_at = float("inf")
@@ -117,7 +117,8 @@ class Relisting:
         return claimed
 
 
-def _report(queue: str, some: Unlisted) -> None:
+def report(queue: str, some: Unlisted) -> None:
+    """Log what was not listed of *queue*, and is again."""
     if some.consumers:
         logger.warning(
             "Listed %d consumer(s) of queue %r with %d message(s) again, because keys in Redis were lost",

@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.partitions import Partitions
-from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, finish, portions
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joined, only_if, token
 from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
@@ -33,7 +33,7 @@ from kombu_redisdelay.broker.server.scripts import (
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms
 from kombu_redisdelay.broker.unique import UniqueKey
-from kombu_redisdelay.broker.unlisted import Found, search
+from kombu_redisdelay.broker.unlisted import search_for
 
 logger = logging.getLogger(__name__)
 
@@ -330,11 +330,10 @@ class Store:
     def clear_keys(self, queue: str) -> int:
         """Remove all messages that are sorted in, if *queue* is fair. Returns how many there were."""
         count, was_fair = self._clear_keys(queue)
-        found = Found()
-        if was_fair:
-            # What has no turn, because a key was lost.
-            finish(search(self, found, [queue]))
-        return count + self._clear_keys(queue)[0] if found.queues else count
+        # What has no turn, because a key was lost.
+        if was_fair and search_for(self, queue).lists:
+            count += self._clear_keys(queue)[0]
+        return count
 
     def _clear_keys(self, queue: str) -> tuple[int, bool]:
         """Returns how many messages there were, and whether the queue was fair."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -88,21 +88,42 @@ class Found:
 
 
 def search(
-    store: Store, found: Found, queues: Collection[str] | None = None, *, only_looks: bool = False
+    store: Store, found: Found, queues: Container[str] | None = None, *, only_looks: bool = False
 ) -> RoundTrips[None]:
     """Look for what is not listed, and list it again. Any number of processes may do so at the same time.
 
     Arguments:
         found: is told what was found.
-        queues: those that are looked at; ``None`` for all. Whether a queue is known is looked up for all.
+        queues: those whose messages are looked for; ``None`` for all. Whether a queue is known is looked up
+            for all.
         only_looks: whether nothing is listed again.
 
     Raises:
         RedisError: the connection failed. On a cluster, a server that is away is left out.
     """
+    for names in _names(store, found, ""):
+        if names:
+            yield
+            wanted = names if queues is None else {each: names[each] for each in names if each in queues}
+            _look_at(store, found, wanted, only_looks)
+            yield
+            _note_unknown(store, found, names, only_looks)
+        yield
+
+
+def search_for(store: Store, queue: str) -> Unlisted:
+    """Look for what is not listed of *queue*, and list it again. Returns what that was."""
+    found = Found()
+    for names in _names(store, found, queue):
+        _look_at(store, found, names, only_looks=False)
+    return found.queues.get(queue, Unlisted())
+
+
+def _names(store: Store, found: Found, queue: str) -> Iterator[dict[str, list[bytes]]]:
+    """The keys of the queues, or of one *queue*, in portions: for each queue the names that they have behind
+    that of the queue."""
     begins = f"{store.prefix}redisdelay:{{"
-    only = next(iter(queues)) + "}:" if queues is not None and len(queues) == 1 else ""
-    pattern = f"{_literally(begins + only)}*"
+    pattern = f"{_literally(f'{begins}{queue}}}:' if queue else begins)}*"
     for server in store.server.servers():
         cursor: bytes | int = b"0"
         while True:
@@ -117,17 +138,9 @@ def search(
                 found.is_whole = False
                 break
             found.keys += KEYS_PER_CALL
-            names = dict(_by_queue(keys, len(begins.encode())))
-            wanted = names if queues is None else {each: names[each] for each in names if each in queues}
-            if wanted:
-                yield
-                _look_at(store, found, wanted, only_looks)
-            if names:
-                yield
-                _note_unknown(store, found, names, only_looks)
+            yield dict(_by_queue(keys, len(begins.encode())))
             if cursor in (b"0", 0):
                 break
-            yield
 
 
 def _literally(text: str) -> str:

@@ -26,7 +26,7 @@
 
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
 -- Lists of a fair queue that are looked at.
-local MOST_LISTS = 300
+local lists_left, bytes_left = 300, BYTES_AT_ONCE
 
 local base = base_of(KEYS[1])
 local now_ms = clock_us() / 1000
@@ -38,10 +38,11 @@ end
 -- queue; 0 if that cannot be told.
 local function oldest_of_keys_ms(step)
   local zset, limited = base .. 'turns:' .. step, base .. 'limited'
-  if redis.call('ZCARD', zset) > MOST_LISTS or redis.call('HLEN', limited) > MOST_LISTS then
+  lists_left = lists_left - redis.call('ZCARD', zset) - redis.call('HLEN', limited)
+  if lists_left < 0 then
     return 0
   end
-  local keys, oldest_ms, bytes = redis.call('ZRANGE', zset, 0, -1), now_ms, 0
+  local keys, oldest_ms = redis.call('ZRANGE', zset, 0, -1), now_ms
   for _, key in ipairs(redis.call('HKEYS', limited)) do
     keys[#keys + 1] = key
   end
@@ -49,9 +50,10 @@ local function oldest_of_keys_ms(step)
     -- An error if another program has put something else there.
     local head = redis.pcall('LINDEX', key_list(base, step, key), '-1')
     if type(head) == 'string' then
-      oldest_ms, bytes = math.min(oldest_ms, tonumber(members_of(head, 1).due) or 0), bytes + #head
+      oldest_ms = math.min(oldest_ms, tonumber(members_of(head, 1).due) or 0)
+      bytes_left = bytes_left - #head
     end
-    if bytes > BYTES_AT_ONCE then
+    if bytes_left < 0 then
       return 0
     end
   end

@@ -54,7 +54,7 @@ local function check_step(base, step, limited, is_searched)
   local count, is_exact, looked_at = count_step(base, step, limited, MOST_COUNTED / 2)
   local differs = is_exact and (noted ~= count or is_uncounted == '1')
   if not is_exact then
-    if is_uncounted == '1' or not noted then
+    if is_uncounted == '1' or not noted or is_searched then
       redis.call('HSET', hash, 'n:' .. step, math.max(1, count), 'is_uncounted:' .. step, '1')
     end
   elseif differs and count == 0 and (is_searched or not noted) then
