@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -16,10 +16,12 @@ from kombu_redisdelay.broker.server.scripts import (
     COUNT_KEYS,
     SET_KEY_LIMITS,
     SET_LIMITS,
+    ScriptCall,
     run_each,
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unlisted import relisting, search_for
 
 #: How many keys one script looks at.
 KEYS_PER_SCRIPT = 50
@@ -52,9 +54,12 @@ class FairQueues:
 
     def switch_off(self, queues: Sequence[str]) -> None:
         """Make *queues* plain again. The takes move the messages back, and then a queue is plain. One without
-        messages that are sorted in is plain at once."""
+        messages that are sorted in is plain at once. What has no turn, because a key was lost, is moved back,
+        too: the database is searched for it."""
         # Also what another program has written there goes.
         fair = [queue for queue, state in zip(queues, self._states(queues), strict=True) if state is not None]
+        for queue in fair:
+            search_for(self._store, queue)
         self._set(fair, {"fair": OFF})
 
     def states(self, queues: Sequence[str]) -> list[str]:
@@ -109,10 +114,10 @@ class FairQueues:
         count_keys(self._store, queue)
 
     def _look_at_all(self, queue: str) -> None:
-        begin_at = (b"0", b"0")
+        begin_at: dict[str, tuple[bytes, bytes]] = {}
         while True:
-            begin_at = check_keys(self._store, [queue], {queue: begin_at})[queue]
-            if begin_at[1] == b"0":
+            check_keys(self._store, [queue], begin_at)
+            if begin_at[queue][1] == b"0":
                 return
 
 
@@ -135,45 +140,74 @@ def count_keys(store: Store, queue: str) -> None:
 
 
 def check_fair(
-    store: Store, queues: Sequence[str], begin_at: Mapping[str, tuple[bytes, bytes]]
-) -> dict[str, tuple[bytes, bytes]]:
+    store: Store,
+    queues: Sequence[str],
+    begin_at: dict[str, tuple[bytes, bytes]],
+    searched: Collection[str] = (),
+) -> list[str]:
     """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
-    where somebody has begun it and did not end it."""
-    commands: list[Command] = [("HMGET", store.keys(queue).limits, "fair", "counting") for queue in queues]
-    rows = {
-        queue: reply
-        for queue, reply in zip(queues, store.server.call_all(*commands), strict=True)
-        if not isinstance(reply, ResponseError)
-    }
-    for queue, (_, counting) in rows.items():
+    where somebody has begun it and did not end it. What is sorted in and not said to be fair is moved back.
+
+    Arguments:
+        begin_at: queue -> where to begin. It is kept from one call to the next.
+        searched: as for :func:`check_keys`.
+
+    Returns:
+        The same as :func:`check_keys`.
+    """
+    commands: list[Command] = []
+    for keys in map(store.keys, queues):
+        commands += ("HMGET", keys.limits, "fair", "counting"), ("EXISTS", keys.fair)
+    replies = store.server.call_all(*commands)
+    fair, lost = [], []
+    for queue, reply, has_sorted_in in zip(queues, replies[::2], replies[1::2], strict=True):
+        if isinstance(reply, ResponseError):
+            continue
+        state, counting = reply
         if counting is not None:
             count_keys(store, queue)
-    fair = [queue for queue, (state, _) in rows.items() if state is not None]
-    return {**begin_at, **check_keys(store, fair, begin_at)} if fair else dict(begin_at)
+        if state is not None:
+            fair.append(queue)
+        elif has_sorted_in == 1:
+            lost.append(queue)
+    run_each(store.server, [relisting(store, queue, ()) for queue in lost])
+    return check_keys(store, fair, begin_at, searched) if fair else []
 
 
 def check_keys(
-    store: Store, queues: Sequence[str], begin_at: Mapping[str, tuple[bytes, bytes]]
-) -> dict[str, tuple[bytes, bytes]]:
-    """Look at some keys of those *queues*: free what is counted of messages that are gone, and let keys go on
-    that are not at a limit any more. Makes one round trip.
+    store: Store,
+    queues: Sequence[str],
+    begin_at: dict[str, tuple[bytes, bytes]],
+    searched: Collection[str] = (),
+) -> list[str]:
+    """Look at some keys of those *queues*: free what is counted of messages that are gone, let keys go on
+    that are not at a limit any more, and put right what is counted if keys in Redis were lost. Makes one
+    round trip, and more if what is unacked has to be counted.
 
     Arguments:
-        begin_at: queue -> where to begin.
+        begin_at: queue -> where to begin. It is kept from one call to the next.
+        searched: those that were searched for lists without a turn since the last call.
 
     Returns:
-        The same for the next call.
+        Those of *queues* that have to be searched, because there may be lists without a turn.
     """
-    calls = [
+    calls: list[ScriptCall] = [
         (
             CHECK_KEYS,
             (store.keys(queue).limits, store.keys(queue).wake),
-            (KEYS_PER_SCRIPT, *begin_at.get(queue, (b"0", b"0"))),
+            (KEYS_PER_SCRIPT, *begin_at.get(queue, (b"0", b"0")), int(queue in searched), *store.steps),
         )
         for queue in queues
     ]
-    replies = run_each(store.server, calls)
-    return {queue: (unacked, limited) for queue, (unacked, limited) in zip(queues, replies, strict=True)}
+    to_search = []
+    for queue, reply in zip(queues, run_each(store.server, calls), strict=True):
+        unacked, limited, differs, is_counting = reply
+        begin_at[queue] = unacked, limited
+        if differs:
+            to_search.append(queue)
+        if is_counting:
+            count_keys(store, queue)
+    return to_search
 
 
 def _limits_of(row: Sequence[Any]) -> KeyLimits:

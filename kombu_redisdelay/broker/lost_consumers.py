@@ -99,11 +99,14 @@ class Recoverer:
     Arguments:
         name: the consumer on whose behalf it does so. It ignores the lease of this consumer.
         watch: watches the leases of the other consumers.
+
+    Attributes:
+        name: that consumer.
     """
 
     def __init__(self, store: Store, name: str, options: Options, watch: LeaseWatch) -> None:
         self._store = store
-        self._name = name
+        self.name = name
         self._options = options
         self._unrenewed_ms = options.lease_policy.unrenewed_ms
         self._watch = watch
@@ -177,7 +180,7 @@ class Recoverer:
         for name in dict.fromkeys((*names, *lease_ends)):
             if is_over(process_of(name)):
                 holders.append(Holder(queue, name, lease_counts=False))
-            elif name in unrenewed and lease_ends[name] <= now_ms and name != self._name:
+            elif name in unrenewed and lease_ends[name] <= now_ms and name != self.name:
                 holders.append(Holder(queue, name, lease_counts=True))
         return holders
 

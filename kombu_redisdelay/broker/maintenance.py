@@ -21,6 +21,7 @@ from kombu_redisdelay.broker.lost_consumers import Recoverer
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
+from kombu_redisdelay.broker.relisting import Relisting
 from kombu_redisdelay.broker.report import report_dropped
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
@@ -87,6 +88,7 @@ class Maintenance:
     ) -> None:
         self._store = store
         self._recoverer = recoverer
+        self._relisting = Relisting(store, recoverer.name, clock())
         self._options = options
         self._interval = interval
         self._unnoted = unnoted
@@ -161,7 +163,7 @@ class Maintenance:
             yield
         check_unique(self._store, some, self._keys_checked)
         yield
-        self._fair_checked = check_fair(self._store, some, self._fair_checked)
+        self._relisting.search_at_once(check_fair(self._store, some, self._fair_checked))
         yield
         noted = [queue for queue in some if queue not in self._unnoted]
         self._store.remember(*noted)
@@ -174,6 +176,10 @@ class Maintenance:
         looked_at = yield from forget_unused(self._store)
         if not are_new:
             self._round += 1
+            yield
+            searched = yield from self._relisting.go_on(queues, self._clock())
+            if searched:
+                check_fair(self._store, list(searched), self._fair_checked, searched)
         if looked_at >= UNUSED_AT_ONCE:
             self._next_at = self._clock()
         elif not are_new or self._next_at == float("-inf"):
@@ -188,10 +194,11 @@ class Maintenance:
 
 
 def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[int]:
-    """Move scheduled messages of *queues* that have lost their due time to the dead letters. Returns how
-    many."""
+    """Give scheduled messages of *queues* that have lost their due time the one that they say themselves.
+    Move those that say none to the dead letters. Returns how many both are."""
     cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
-    mended: Counter[str] = Counter()
+    dead: Counter[str] = Counter()
+    scheduled: Counter[str] = Counter()
     briefs: dict[str, list[bytes]] = {}
     while True:
         calls = []
@@ -201,29 +208,39 @@ def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> Rou
             args = (cursor, MESSAGES_PER_SCRIPT, options.dead_letter_limit)
             calls.append((MEND_SCHEDULE, keys, args))
         replies = run_each(store.server, calls)
-        for queue, (cursor, found, dropped, some_briefs) in zip(list(cursors), replies, strict=True):
+        for queue, (cursor, some_dead, dropped, some_briefs, again) in zip(
+            list(cursors), replies, strict=True
+        ):
             report_dropped(options, queue, dropped)
-            mended[queue] += found
+            dead[queue] += some_dead
+            scheduled[queue] += again
             briefs.setdefault(queue, some_briefs)
             cursors[queue] = cursor
         cursors = {queue: cursor for queue, cursor in cursors.items() if cursor != b"0"}
         if not cursors:
             break
         yield
-    for queue, found in mended.items():
-        _report_mended(store, queue, found, briefs[queue])
-    return sum(mended.values())
+    for queue in queues:
+        _report_mended(store, queue, dead[queue], briefs[queue], scheduled[queue])
+    return sum(dead.values()) + sum(scheduled.values())
 
 
-def _report_mended(store: Store, queue: str, found: int, briefs: Sequence[bytes]) -> None:
-    if found:
-        metrics.dead_lettered(queue, found)
+def _report_mended(store: Store, queue: str, dead: int, briefs: Sequence[bytes], scheduled: int) -> None:
+    if scheduled:
+        store.remember(queue)
+        logger.warning(
+            "%d scheduled message(s) of queue %r had lost their due time, and have the one that they say",
+            scheduled,
+            queue,
+        )
+    if dead:
+        metrics.dead_lettered(queue, dead)
         store.remember(queue)
         logger.error(
             "%d scheduled message(s) of queue %r had no due time: dead letters now%s",
-            found,
+            dead,
             queue,
-            which(map(task_and_id, briefs), found),
+            which(map(task_and_id, briefs), dead),
         )
 
 

@@ -33,6 +33,7 @@ from kombu_redisdelay.broker.server.scripts import (
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms
 from kombu_redisdelay.broker.unique import UniqueKey
+from kombu_redisdelay.broker.unlisted import search_for
 
 logger = logging.getLogger(__name__)
 
@@ -328,11 +329,19 @@ class Store:
 
     def clear_keys(self, queue: str) -> int:
         """Remove all messages that are sorted in, if *queue* is fair. Returns how many there were."""
-        count, is_done = 0, 0
-        while not is_done:
-            some, is_done = CLEAR_KEYS(self.server, (self.keys(queue).wake,), (KEYS_PER_CALL,))
-            count += some
+        count, was_fair = self._clear_keys(queue)
+        # What has no turn, because a key was lost.
+        if was_fair and search_for(self, queue).lists:
+            count += self._clear_keys(queue)[0]
         return count
+
+    def _clear_keys(self, queue: str) -> tuple[int, bool]:
+        """Returns how many messages there were, and whether the queue was fair."""
+        count, is_done, was_fair = 0, 0, 0
+        while not is_done:
+            some, is_done, is_fair = CLEAR_KEYS(self.server, (self.keys(queue).wake,), (KEYS_PER_CALL,))
+            count, was_fair = count + some, was_fair or is_fair
+        return count, bool(was_fair)
 
     def delete(self, queue: str) -> None:
         """Remove all ready and scheduled messages, the keys that are held, what is used of the rates of keys,

@@ -14,7 +14,7 @@ delayed = LazyGroup(
     commands=(
         *("stats", "keys", "list", "count", "show", "timeline", "history", "memory", "top"),
         *("pause", "resume", "limit", "fair"),
-        *("doctor", "adopt", "forward", "exporter", "web"),
+        *("doctor", "mend", "adopt", "forward", "exporter", "web"),
     ),
     others="change",
     others_after="show",

@@ -1,15 +1,19 @@
 -- Looks at some keys of a fair queue. Frees what is counted for messages that are not unacked any more: a
 -- program that does not count has acked or taken them. Lets keys have their turns again that are at no limit
 -- any more, because the limits were changed, and puts right how long others wait. Forgets rates of which
--- nothing is used.
+-- nothing is used. Puts right what is left when some of the keys of the queue were lost.
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
 -- ARGV[1]  how many to look at, of what is counted and of the keys at a limit
 -- ARGV[2]  where to begin with what is counted: "0", or what the last call returned
 -- ARGV[3]  the same for the keys at a limit
+-- ARGV[4]  "1": lists without a turn were looked for just now (relist.lua)
+-- ARGV[5+] the priority steps
 --
--- Returns  where to begin the next time with what is counted, and with the keys at a limit
+-- Returns  where to begin the next time with what is counted, and with the keys at a limit; 1 if there may be
+--          lists without a turn: the caller looks for them, and calls again; 1 if what is unacked has to be
+--          counted anew: nothing is taken before the caller has done that (count_keys.lua)
 --
 -- Keeps: no message is moved.
 
@@ -25,12 +29,21 @@
 -- include: fair_unacked
 -- include: fair_earlier
 -- include: fair_limits
+-- include: fair_count
+-- include: fair_counting
+-- include: control
+-- include: expire
+-- include: holders
+
+-- Keys with unacked messages that are looked at together.
+local MOST_ACTIVE = 1000
 
 local base, count = base_of(KEYS[1]), ARGV[1]
 
 local function check_unacked(cursor)
   -- Of a small hash, Redis returns all. What is not released now is found the next time.
   local scan, left = redis.call('HSCAN', base .. 'unacked-keys', cursor, 'COUNT', count), 2 * tonumber(count)
+  local holders = {}
   for i = 1, #scan[2], 2 do
     local consumer, tag = string.match(scan[2][i], '^(.*)\30(.*)$')
     local unacked = consumer and base .. 'unacked:' .. consumer
@@ -39,9 +52,47 @@ local function check_unacked(cursor)
     elseif left > 0 and redis.call('HEXISTS', unacked, tag) == 0 then
       release_key(base, unacked, tag)
       left = left - 1
+    elseif left > 0 and holders[#holders] ~= consumer then
+      holders[#holders + 1] = consumer
     end
   end
+  list_holders(base, holders)
   return scan[1]
+end
+
+-- Whether any key has limits of its own is told in another hash, too: that one may have been lost.
+local function check_own_limits()
+  local has_own = redis.call('EXISTS', base .. 'key-limits')
+  if has_own == redis.call('HEXISTS', KEYS[1], 'has_key_limits') then
+    return
+  end
+  work_when_full(KEYS[1])
+  if has_own == 1 then
+    redis.call('HSET', KEYS[1], 'has_key_limits', '1')
+  else
+    redis.call('HDEL', KEYS[1], 'has_key_limits')
+  end
+end
+
+-- Each message that is counted is in two hashes. If one of these was lost, or a part of it, a key would wait
+-- at its limit for ever. Returns 1 if all are being counted anew.
+local function check_active()
+  local counted = is_counted(KEYS[1])
+  check_own_limits()
+  local active, unacked = base .. 'active', 0
+  local keys = redis.call('HLEN', active)
+  if counted and keys <= MOST_ACTIVE then
+    local all = keys > 0 and redis.call('HRANDFIELD', active, keys, 'WITHVALUES') or {}
+    for i = 2, #all, 2 do
+      unacked = unacked + (tonumber(all[i]) or 0)
+    end
+    -- As if it was not: it is counted anew.
+    counted = unacked == redis.call('HLEN', base .. 'unacked-keys')
+  end
+  if redis.call('HEXISTS', KEYS[1], 'counting') == 0 then
+    count_keys_from_now(KEYS[1], counted)
+  end
+  return redis.call('HEXISTS', KEYS[1], 'counting')
 end
 
 local function check_limited(cursor)
@@ -75,4 +126,7 @@ local function check_limited(cursor)
   return scan[1]
 end
 
-return { check_unacked(ARGV[2]), check_limited(ARGV[3]) }
+local unacked_cursor, is_counting = check_unacked(ARGV[2]), check_active()
+local limited_cursor = check_limited(ARGV[3])
+local differs = check_counts(base, { unpack(ARGV, 5) }, clock_us(), ARGV[4] == '1')
+return { unacked_cursor, limited_cursor, differs and 1 or 0, is_counting }

@@ -11,7 +11,8 @@
 --
 -- Returns  where to begin the next time with those that wait, with those that run, and with what is blocked
 --
--- Keeps: no message is moved. A message that waits for a free key is due now.
+-- Keeps: no message is moved. A message that waits for a free key is due now. A consumer that holds a message
+-- with a key is listed, so that others see whether it is lost.
 
 -- include: base
 -- include: clock
@@ -19,8 +20,13 @@
 -- include: stored
 -- include: members
 -- include: unique
+-- include: expire
+-- include: holders
+-- include: fair
 
 local BLOCKED_AT_ONCE, BYTES_AT_ONCE = 20, 256 * 1024
+-- Lists of a fair queue that are looked at.
+local lists_left, bytes_left = 300, BYTES_AT_ONCE
 
 local base = base_of(KEYS[1])
 local now_ms = clock_us() / 1000
@@ -28,8 +34,47 @@ local function list_of(step)
   return ready_key(KEYS[2], ARGV[1], step)
 end
 
+-- When the oldest of the messages became ready that are the next ones of their keys in a step of a fair
+-- queue; 0 if that cannot be told.
+local function oldest_of_keys_ms(step)
+  local zset, limited = base .. 'turns:' .. step, base .. 'limited'
+  lists_left = lists_left - redis.call('ZCARD', zset) - redis.call('HLEN', limited)
+  if lists_left < 0 then
+    return 0
+  end
+  local keys, oldest_ms = redis.call('ZRANGE', zset, 0, -1), now_ms
+  for _, key in ipairs(redis.call('HKEYS', limited)) do
+    keys[#keys + 1] = key
+  end
+  for _, key in ipairs(keys) do
+    -- An error if another program has put something else there.
+    local head = redis.pcall('LINDEX', key_list(base, step, key), '-1')
+    if type(head) == 'string' then
+      oldest_ms = math.min(oldest_ms, tonumber(members_of(head, 1).due) or 0)
+      bytes_left = bytes_left - #head
+    end
+    if bytes_left < 0 then
+      return 0
+    end
+  end
+  return oldest_ms
+end
+
+-- Whether each key of a fair queue is past a message: then it was taken, or the list that it was in was lost.
+local oldest_ms = {}
+local function has_passed(entry)
+  if now_ms <= entry.since_ms + PASSED_MS then
+    return false
+  end
+  oldest_ms[entry.step] = oldest_ms[entry.step] or oldest_of_keys_ms(entry.step)
+  return oldest_ms[entry.step] > entry.since_ms + PASSED_MS
+end
+
+-- Those that hold messages with keys.
+local holders = {}
+
 local function check_key(record)
-  heal(record, now_ms, list_of)
+  heal(record, now_ms, list_of, has_passed)
   let_go(record, now_ms)
   write_record(record)
 end
@@ -49,6 +94,8 @@ local function check_running(key, text)
   local running = record_of(base, key, '', text).running
   if not running or not is_unacked(base, running) then
     check_key(read_record(base, key))
+  elseif holders[#holders] ~= running.consumer then
+    holders[#holders + 1] = running.consumer
   end
 end
 
@@ -87,8 +134,6 @@ local function check_blocked(first)
   return tostring(#blocked == BLOCKED_AT_ONCE and first + BLOCKED_AT_ONCE or 0)
 end
 
-return {
-  check('unique', ARGV[3], check_waiting),
-  check('running', ARGV[4], check_running),
-  check_blocked(tonumber(ARGV[5])),
-}
+local waiting, running = check('unique', ARGV[3], check_waiting), check('running', ARGV[4], check_running)
+list_holders(base, holders)
+return { waiting, running, check_blocked(tonumber(ARGV[5])) }

@@ -4,13 +4,14 @@
 -- KEYS[1]  wake zset
 -- ARGV[1]  how many keys at most
 --
--- Returns  how many messages were removed; 1 if nothing is left, else 0
+-- Returns  how many messages were removed; 1 if nothing is left, else 0; 1 if the queue is or was fair
 
 -- include: base
 -- include: fair
 -- include: history
 
 local base, left = base_of(KEYS[1]), tonumber(ARGV[1])
+local was_fair = (fair_state(base) or redis.call('EXISTS', base .. 'fair', base .. 'limited') > 0) and 1 or 0
 
 -- Removes the lists of some keys in a step. Returns how many messages they had.
 local function remove_lists(step, keys)
@@ -63,7 +64,7 @@ for i = 1, #found, 2 do
 end
 note(KEYS[1], 'other', 0 - removed)
 if left <= 0 then
-  return { removed, 0 }
+  return { removed, 0, was_fair }
 end
 redis.call('UNLINK', base .. 'fair', base .. 'alarms')
-return { removed, 1 }
+return { removed, 1, was_fair }

@@ -62,39 +62,46 @@ if not state or (state == 'on' and attended == 0) then
   return reply
 end
 
--- include: full
--- include: number
--- include: fair_key
--- include: fair_unacked
--- include: fair_earlier
--- include: fair_limits
--- include: fair_turns
--- include: control
--- include: fair_end
--- include: fair_door
+-- Sorts in, or moves back. A function, because Lua allows only so many locals in one.
+local function move_fair()
+  -- include: full
+  -- include: number
+  -- include: fair_key
+  -- include: fair_unacked
+  -- include: fair_earlier
+  -- include: fair_limits
+  -- include: fair_turns
+  -- include: control
+  -- include: fair_end
+  -- include: fair_door
 
-local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}
-for step, door in pairs(ready_at) do
-  steps[#steps + 1], doors[#doors + 1] = step, door
-end
-open_lanes(fair, steps)
-if state == 'off' then
-  free_some(fair)
-  move_back(fair, doors, budget)
-  if attended > 0 then
+  local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}
+  for step, door in pairs(ready_at) do
+    steps[#steps + 1], doors[#doors + 1] = step, door
+  end
+  open_lanes(fair, steps)
+  if state == 'off' then
+    free_some(fair)
+    move_back(fair, doors, budget)
+    if attended > 0 then
+      wake(wake_key)
+    end
+    reply[6] = fair_state(base) and 1 or 0
+    return
+  end
+  local strayed = move_strays(fair, ready, budget)
+  local sorted = strayed
+  for _, lane in ipairs(fair.lanes) do
+    expect_turns(lane)
+    sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
+    close_lane(fair, lane)
+  end
+  if sorted > 0 then
     wake(wake_key)
   end
-  reply[6] = fair_state(base) and 1 or 0
-  return reply
+  reply[6] = (strayed > 0 or budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
 end
-local strayed = move_strays(fair, ready, budget)
-local sorted = strayed
-for _, lane in ipairs(fair.lanes) do
-  sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
-  close_lane(fair, lane)
-end
-if sorted > 0 then
-  wake(wake_key)
-end
-reply[6] = (strayed > 0 or budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
+
+move_fair()
 return reply
+

@@ -1,6 +1,6 @@
--- Moves scheduled messages that have no due time to the dead letters: nothing else would ever look at them.
--- Such messages exist if a part of the schedule was deleted. Also forgets some of the duplicates that do not
--- exist any more.
+-- Gives scheduled messages that have lost their due time the one that they say themselves. Those that say
+-- none are moved to the dead letters: nothing else would ever look at them. Such messages exist if a part of
+-- the schedule was deleted. Also forgets some of the duplicates that do not exist any more.
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
@@ -10,8 +10,9 @@
 -- ARGV[2]  how many messages to look at, roughly
 -- ARGV[3]  how many dead letters the queue keeps
 --
--- Returns  cursor ("0": there is nothing left to look at), how many were found, how many older dead letters
---          were dropped for them, the briefs of some that were found (include/brief.lua)
+-- Returns  cursor ("0": there is nothing left to look at), how many are dead letters now, how many older
+--          ones were dropped for them, the briefs of some of them (include/brief.lua), and how many have a
+--          due time again
 --
 -- Keeps: a message is in exactly one place.
 
@@ -34,23 +35,41 @@ if ARGV[1] == '0' then
   expire(redis.call('PTTL', KEYS[1]), { KEYS[4] })
 end
 if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
-  return { '0', 0, 0, {} }
+  return { '0', 0, 0, {}, 0 }
 end
+
+-- A longer number is no time (broker/members.py).
+local DIGITS = 15
 
 expect_list(KEYS[3])
 local base = base_of(KEYS[1])
-local found, dropped, briefs = 0, 0, {}
+local dead, dropped, briefs, scheduled = 0, 0, {}, 0
+
+local function make_dead(id, stored)
+  local count = deliveries(stored, stored_start(stored))
+  redis.call('HDEL', KEYS[2], id)
+  dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
+  dead = dead + 1
+  add_brief(briefs, stored)
+  forget_unique(base, stored, clock_us() / 1000)
+end
+
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 for i = 1, #scan[2], 2 do
   local id, stored = scan[2][i], scan[2][i + 1]
   if not redis.call('ZSCORE', KEYS[1], id) then
-    local count = deliveries(stored, stored_start(stored))
-    redis.call('HDEL', KEYS[2], id)
-    dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
-    found = found + 1
-    add_brief(briefs, stored)
-    forget_unique(base, stored, clock_us() / 1000)
+    local due = members_of(stored, stored_start(stored)).due
+    if due and #due <= DIGITS then
+      -- Removed first, so that a full Redis allows it.
+      redis.call('ZREM', KEYS[1], id)
+      scheduled = scheduled + redis.call('ZADD', KEYS[1], due, id)
+    else
+      make_dead(id, stored)
+    end
   end
 end
-note(KEYS[3], 'dead', found)
-return { scan[1], found, dropped, briefs }
+if scheduled > 0 then
+  wake(base .. 'wake')
+end
+note(KEYS[3], 'dead', dead)
+return { scan[1], dead, dropped, briefs, scheduled }

@@ -17,6 +17,7 @@
 -- include: members
 -- include: history
 -- include: unique
+-- include: fair
 -- include: fair_remove
 
 local base = base_of(KEYS[2])

@@ -27,6 +27,7 @@
 -- include: duplicates
 -- include: schedule
 -- include: unique
+-- include: fair
 -- include: fair_remove
 
 local ARGS_PER_MESSAGE = 6

@@ -14,8 +14,9 @@ forwarder then only checks the queue when it knows that a message is due, and el
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
@@ -26,8 +27,10 @@ from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, r
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.relisting import INTERVAL, report
 from kombu_redisdelay.broker.server.scripts import try_each
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unlisted import Found, search
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,9 @@ TIDY_INTERVAL = 10.0
 
 #: Queues that are checked in one round trip.
 QUEUES_PER_CALL = 50
+
+#: Round trips in a round that search for what no key lists any more.
+SEARCHES_PER_ROUND = 20
 
 #: Seconds of pause after a token was taken. Each message that is due at once leaves a token; without a pause,
 #: their producers would keep the forwarder busy.
@@ -85,6 +91,9 @@ class Forwarder:
         self._look_at: dict[str, float] = {}
         self._find_at = 0.0
         self._tidy_at = 0.0
+        self._search_at = 0.0
+        self._search: Iterator[None] = iter(())
+        self._found = Found()
         #: Queues that have no consumer. Read by both threads, written by one.
         self._unattended: dict[str, None] = {}
         #: Queues for which the last call failed.
@@ -132,6 +141,7 @@ class Forwarder:
             for queue in self._unattended.keys() - self._look_at.keys():
                 del self._unattended[queue]
         self._tidy()
+        self._relist()
         self._forward([queue for queue, at in self._look_at.items() if at <= monotonic()])
         until = min((self._find_at, *self._look_at.values()))
         try:
@@ -149,6 +159,18 @@ class Forwarder:
             for some in portions(self._look_at, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
                 record(self._store, some)
             self._tidy_at = monotonic() + (0.0 if looked_at >= UNUSED_AT_ONCE else TIDY_INTERVAL)
+
+    def _relist(self) -> None:
+        """Search for what no key lists any more, a part in each round. Where there are workers, they do the
+        same for their queues; but nobody else finds queues that are not known any more."""
+        if self._search_at <= monotonic():
+            self._search_at = monotonic() + INTERVAL
+            self._found = Found()
+            self._search = search(self._store, self._found, frozenset(self._look_at))
+        for _ in islice(self._search, SEARCHES_PER_ROUND):
+            pass
+        for queue in list(self._found.queues):
+            report(queue, self._found.queues.pop(queue))
 
     def _forward(self, queues: Sequence[str], has_token: bool = False) -> None:
         for first in range(0, len(queues), QUEUES_PER_CALL):

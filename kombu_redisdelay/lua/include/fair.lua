@@ -4,8 +4,8 @@
 -- reads one field, or nothing. `base` is what the keys of the queue begin with. They are
 --   control              fair, "on", or "off" while what was sorted in is moved back; and the limits of keys
 --                        (fair_limits.lua)
---   fair                 hash: for each step, n:<step> how many messages are sorted in, and its clock
---                        (fair_turns.lua)
+--   fair                 hash: for each step, n:<step> how many messages are sorted in, is_uncounted:<step>
+--                        if that is not known, and its clock (fair_turns.lua)
 --   turns:<step>         zset: key -> when its next turn begins, by the clock of the step
 --   <step>:<key>         list: the messages, as in a ready list; step 0 is not written. Its name is short,
 --                        because many keys have one message only
@@ -13,7 +13,15 @@
 --                        and may not be served now
 -- and those of fair_limits.lua, fair_unacked.lua and fair_earlier.lua.
 --
--- A list that is not empty has its key either in the turns of the step or in `limited`.
+-- A list that is not empty has its key either in the turns of the step or in `limited`. But each of these may
+-- be lost: Redis may evict it, or somebody may delete it. That must cost no more than what was in it. So
+-- a key whose list had messages gets a turn again if it has none (give_turns()). Then it is not known
+-- any more how many messages are sorted in, and the step is open until that is counted anew (fair_count.lua):
+-- else it would be closed too early, and the rest would have no turn. What no later message finds, a search
+-- of the database does (relist.lua).
+
+-- What the hash `fair` has for each step.
+local STEP_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next', 'is_uncounted' }
 
 -- "on" or "off" if the queue is fair.
 local function fair_state(base)
@@ -46,14 +54,89 @@ local function push_to_key(command, base, step, key, payloads)
   return key, length == #payloads
 end
 
--- Puts a message to the head of the list of its key, where it is the next one of its key.
-local function put_first(base, step, key, payload)
-  local at, is_only = push_to_key('RPUSH', base, step, key, { payload })
-  if is_only then
-    redis.call('ZADD', base .. 'turns:' .. step, 'NX', turn_text(clock_of(base, step)), at)
+-- To be called when a step has no messages: nothing is left of it.
+local function forget_step(base, step)
+  local names = {}
+  for i, name in ipairs(STEP_FIELDS) do
+    names[i] = name .. ':' .. step
   end
-  if type(redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, '1')) ~= 'number' then
+  redis.call('UNLINK', base .. 'turns:' .. step)
+  redis.call('HDEL', base .. 'fair', unpack(names))
+end
+
+-- Whether a key that waits at a limit has messages in a step: `turns` is what the hash `limited` has for it.
+local function waits_in(step, turns)
+  for other in string.gmatch(turns, '(%d+) %-?%d+') do
+    if other == step then
+      return true
+    end
+  end
+  return false
+end
+
+-- Notes that it is not known how many messages of a step are sorted in. Those that have turns are served.
+local function lose_count(base, step)
+  redis.call('HSETNX', base .. 'fair', 'n:' .. step, '1')
+  redis.call('HSET', base .. 'fair', 'is_uncounted:' .. step, '1')
+end
+
+-- Those of the keys that have no turn and do not wait at a limit. If their lists have messages, what told of
+-- them was lost.
+local function keys_without_turn(base, step, keys)
+  local turns = #keys > 0 and redis.call('ZMSCORE', base .. 'turns:' .. step, unpack(keys)) or {}
+  local without = {}
+  for i, key in ipairs(keys) do
+    if not turns[i] then
+      without[#without + 1] = key
+    end
+  end
+  local limited = #without > 0 and redis.call('HMGET', base .. 'limited', unpack(without)) or {}
+  local lost = {}
+  for i, key in ipairs(without) do
+    if not limited[i] or not waits_in(step, limited[i]) then
+      lost[#lost + 1] = key
+    end
+  end
+  return lost
+end
+
+-- Gives turns to keys that have lost them: the first one begins at `first`, each other one `apart` later.
+local function give_turns(base, step, keys, first, apart)
+  local turns = {}
+  for i, key in ipairs(keys) do
+    turns[#turns + 1], turns[#turns + 2] = turn_text(first + (i - 1) * apart), key
+  end
+  redis.call('ZADD', base .. 'turns:' .. step, 'NX', unpack(turns))
+end
+
+-- Puts a message to the head of the list of its key, where it is the next one of its key. `had_messages` has
+-- for each step the keys whose lists had messages: for turns_of_first().
+local function put_first(base, step, key, payload, had_messages)
+  local at, is_only = push_to_key('RPUSH', base, step, key, { payload })
+  local zset = base .. 'turns:' .. step
+  if is_only then
+    redis.call('ZADD', zset, 'NX', turn_text(clock_of(base, step)), at)
+  else
+    had_messages[step] = had_messages[step] or {}
+    table.insert(had_messages[step], at)
+  end
+  local count = redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, '1')
+  if type(count) ~= 'number' then
     -- Another program has written something else there.
-    redis.call('HSET', base .. 'fair', 'n:' .. step, '1')
+    redis.call('HDEL', base .. 'fair', 'n:' .. step)
+    lose_count(base, step)
+  elseif count == 1 and redis.call('ZCARD', zset) > 1 then
+    lose_count(base, step)
+  end
+end
+
+-- To be called after put_first(), for all messages together.
+local function turns_of_first(base, had_messages)
+  for step, keys in pairs(had_messages) do
+    local lost = keys_without_turn(base, step, keys)
+    if #lost > 0 then
+      give_turns(base, step, lost, clock_of(base, step), 0)
+      lose_count(base, step)
+    end
   end
 end

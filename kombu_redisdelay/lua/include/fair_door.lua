@@ -12,16 +12,24 @@ local LIMITED_AT_ONCE = 100
 
 -- Puts messages into the lists of the `keys`.
 local function put_last(fair, lane, keys, by_key)
-  local turns = {}
+  local turns, had_messages = {}, {}
   for _, key in ipairs(keys) do
     local at, is_only = push_to_key('LPUSH', fair.base, lane.step, key, by_key[key])
     if is_only then
       lane.arrivals = lane.arrivals + 1
       turns[#turns + 1], turns[#turns + 2] = turn_text(FIRST_ARRIVAL + lane.arrivals), at
+    else
+      had_messages[#had_messages + 1] = at
     end
   end
   if #turns > 0 then
     redis.call('ZADD', lane.zset, 'NX', unpack(turns))
+  end
+  local lost = keys_without_turn(fair.base, lane.step, had_messages)
+  if #lost > 0 then
+    give_turns(fair.base, lane.step, lost, FIRST_ARRIVAL + lane.arrivals + 1, 1)
+    lane.arrivals = lane.arrivals + #lost
+    lose_count_of(lane)
   end
 end
 
@@ -114,7 +122,8 @@ local function move_last(fair, lane, door, budget)
       for _, payload in ipairs(of_keys[i]) do
         budget.bytes = budget.bytes - #payload
       end
-      lane.n, budget.messages = lane.n - #of_keys[i], budget.messages - #of_keys[i]
+      count_out(lane, #of_keys[i])
+      budget.messages = budget.messages - #of_keys[i]
       if #of_keys[i] == 0 and budget.bytes > 0 then
         count = count - redis.call('ZREM', lane.zset, key)
       end
@@ -153,10 +162,12 @@ end
 
 -- Returns how many messages are left in a lane.
 local function move_lane_back(fair, lane, door, budget)
+  expect_turns(lane)
   move_last(fair, lane, door, budget)
   if redis.call('EXISTS', lane.zset, fair.base .. 'limited') == 0 then
     -- Whatever it says: another program has removed their lists. Else this would not end, and until then
-    -- nothing of the door is taken.
+    -- nothing of the door is taken. Before the queue was switched off, each list has got a turn that had
+    -- none (relist.lua).
     lane.n = 0
   end
   close_lane(fair, lane)

@@ -9,4 +9,6 @@ local function end_fairness(base)
   redis.call('HDEL', base .. 'control', 'fair')
   remove_unused(base .. 'control')
   redis.call('UNLINK', base .. 'limited', base .. 'alarms')
+  -- If the queue is not fair any more because the hash `control` was lost, nobody has done that.
+  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active', base .. 'earlier')
 end

@@ -29,12 +29,13 @@ local function forget_sorted_in(base, list, count)
     end
   end
   local left = redis.pcall('HINCRBY', base .. 'fair', 'n:' .. step, -count)
-  -- An error if another program has written something else there.
-  if type(left) == 'number' and left <= 0 then
-    redis.call('UNLINK', base .. 'turns:' .. step)
-    for _, name in ipairs({ 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }) do
-      redis.call('HDEL', base .. 'fair', name .. ':' .. step)
-    end
+  if type(left) ~= 'number' then
+    -- Another program has written something else there.
+    return
+  elseif left < 0 then
+    lose_count(base, step)
+  elseif left == 0 and not redis.call('HGET', base .. 'fair', 'is_uncounted:' .. step) then
+    forget_step(base, step)
     if redis.call('EXISTS', base .. 'fair') == 0 then
       -- Nobody waits.
       redis.call('UNLINK', base .. 'limited', base .. 'alarms')

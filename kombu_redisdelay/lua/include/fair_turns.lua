@@ -17,6 +17,7 @@
 --
 -- A `lane` is a step of a queue in a script:
 --   n, clock, since        as in the hash `fair`
+--   is_uncounted           1 if `n` is not known: then it is 1 at least, until it is counted anew
 --   arrivals               how many keys have come
 --   is_last_next           1 if the newcomer that came last is next, if they are a crowd
 --   in_a_row               how many newcomers are served in a row
@@ -46,6 +47,19 @@ local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 80, 300, 200
 -- What other work costs, in messages: to sort one in; to take one of a key that has limits; to let a key have
 -- its turn again, or take it out. Some messages are taken all the same.
 local SORTED_IN, OF_LIMITED, LIMITED, MOST_OTHER = 0.25, 2, 0.5, 60
+
+-- Notes that it is not known how many messages of a lane are sorted in (fair.lua).
+local function lose_count_of(lane)
+  lane.is_uncounted, lane.n = 1, math.max(1, lane.n)
+end
+
+-- Notes that `count` messages leave a lane.
+local function count_out(lane, count)
+  lane.n = lane.n - count
+  if lane.is_uncounted == 1 then
+    lane.n = math.max(1, lane.n)
+  end
+end
 
 -- Does work of another kind than taking, for which so many messages are taken less.
 local function note_work(fair, work)
@@ -254,7 +268,8 @@ local function note_served(fair, lane, key, at, is_passed, payload)
     end
   end
   at = at + math.max(1, round)
-  lane.turns[key], lane.n = at, lane.n - 1
+  lane.turns[key] = at
+  count_out(lane, 1)
   fair.served, fair.work = fair.served + 1, fair.work + (fair.is_limited and OF_LIMITED or 1)
   fair.latest = key
   come_again(lane, key, at)
@@ -310,15 +325,14 @@ end
 -- Nothing is written to it.
 local NOTHING = {}
 
-local LANE_FIELDS = { 'n', 'clock', 'since', 'is_rebasing', 'arrivals', 'is_last_next' }
-
-local EMPTY = { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0, is_last_next = 0 }
+local EMPTY =
+  { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0, is_last_next = 0, is_uncounted = 0 }
 
 local function open_lane(fair, step, fields)
   local found = EMPTY
   if fields['n:' .. step] then
     found = {}
-    for _, name in ipairs(LANE_FIELDS) do
+    for _, name in ipairs(STEP_FIELDS) do
       found[name] = tonumber(fields[name .. ':' .. step]) or 0
     end
   end
@@ -327,7 +341,8 @@ local function open_lane(fair, step, fields)
     zset = fair.base .. 'turns:' .. step,
     lists = key_list(fair.base, step, ''),
     found = found,
-    n = found.n,
+    n = found.is_uncounted == 1 and math.max(1, found.n) or found.n,
+    is_uncounted = found.is_uncounted,
     clock = found.clock,
     since = found.since,
     is_rebasing = found.is_rebasing,
@@ -357,7 +372,7 @@ end
 -- used, and messages are left in them.
 local function open_lanes(fair, steps)
   fair.lanes, fair.strays, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
-  -- All of them: there are no more than six for each step.
+  -- All of them: there are no more than seven for each step.
   local found, fields = redis.call('HSCAN', fair.base .. 'fair', '0', 'COUNT', '200')[2], {}
   for i = 1, #found, 2 do
     fields[found[i]] = found[i + 1]
@@ -374,22 +389,25 @@ local function open_lanes(fair, steps)
   end
 end
 
+-- To be called before something is written: a key of a wrong type raises an error. If there are turns, and
+-- nothing is said to be sorted in, the count was lost.
+local function expect_turns(lane)
+  if redis.call('ZCARD', lane.zset) > 0 and lane.n == 0 then
+    lose_count_of(lane)
+  end
+end
+
 -- Writes a lane. If it has no messages, nothing is left of it.
 local function close_lane(fair, lane)
   if lane.n <= 0 then
-    if lane.found.n > 0 or lane.is_used then
-      local names = {}
-      for i, name in ipairs(LANE_FIELDS) do
-        names[i] = name .. ':' .. lane.step
-      end
-      redis.call('UNLINK', lane.zset)
-      redis.call('HDEL', fair.base .. 'fair', unpack(names))
+    if lane.found ~= EMPTY or lane.is_used then
+      forget_step(fair.base, lane.step)
     end
     return
   end
   write_turns(fair, lane)
   local changes = {}
-  for _, name in ipairs(LANE_FIELDS) do
+  for _, name in ipairs(STEP_FIELDS) do
     if lane[name] ~= lane.found[name] then
       changes[#changes + 1] = name .. ':' .. lane.step
       changes[#changes + 1] = turn_text(lane[name])

@@ -40,8 +40,10 @@ end
 --   now_ms     when that began
 --   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, and
 --              the name for the schedule was not given. The caller comes again with it
+--   had_messages   keys of a fair queue that had messages (fair.lua)
 local function nothing_given_back()
-  return { now_ms = clock_us() / 1000, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
+  local now_ms = clock_us() / 1000
+  return { now_ms = now_ms, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {}, had_messages = {} }
 end
 
 -- Finds out whether the queue is fair (fair.lua), and whether its messages are counted by key
@@ -56,12 +58,12 @@ local function read_fairness(queue)
 end
 
 -- To the head of its ready list. In a fair queue, that is the list of its key.
-local function put_at_head(queue, ready, step, payload)
+local function put_at_head(queue, ready, step, payload, done)
   if queue.fair ~= 'on' then
     redis.call('RPUSH', ready, payload)
   else
     local key, keyed = key_and_payload(payload)
-    put_first(queue.base, step, key, keyed)
+    put_first(queue.base, step, key, keyed, done.had_messages)
   end
 end
 
@@ -117,7 +119,7 @@ local function give_back(tag, id, how, queue, done)
     expect_list(ready)
     redis.call('HDEL', queue.unacked, tag)
     if where == 'head' then
-      put_at_head(queue, ready, step, payload)
+      put_at_head(queue, ready, step, payload, done)
     else
       redis.call('LPUSH', ready, payload)
     end
@@ -132,6 +134,7 @@ end
 
 -- To be called when all were given back.
 local function tell_of_given_back(how, queue, done)
+  turns_of_first(queue.base, done.had_messages)
   note_given_back(queue.wake, how, done.settled, done.dead)
   -- Also for those in the schedule: the queue may have a limited concurrency.
   if done.settled > done.dead then

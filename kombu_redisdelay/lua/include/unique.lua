@@ -201,12 +201,14 @@ local function is_in_list(entry, list, now_ms)
   return seen.ready_ms <= entry.since_ms + PASSED_MS
 end
 
--- `list_of` gives the ready list of a step.
-local function is_there(base, entry, now_ms, list_of)
+-- `list_of` gives the ready list of a step. `has_passed`, if there is one, tells whether all lists of a fair
+-- queue are past a message.
+local function is_there(base, entry, now_ms, list_of, has_passed)
   if entry.expires_ms > 0 and entry.expires_ms <= now_ms then
     return false
   elseif entry.state ~= 'r' then
-    return score_of(base, entry)
+    -- Its due time may have been lost, and comes back (mend_schedule.lua).
+    return redis.call('HEXISTS', base .. 'messages', entry.member) == 1
   elseif entry.since_ms == math.floor(now_ms) then
     -- The script that has noted it may not have put it there yet.
     return true
@@ -214,20 +216,21 @@ local function is_there(base, entry, now_ms, list_of)
   -- In a fair queue (fair.lua), it may be in the list of any key.
   return is_in_list(entry, list_of(entry.step), now_ms)
     or type(redis.pcall('HGET', base .. 'fair', 'n:' .. entry.step)) == 'string'
+      and not (has_passed and has_passed(entry))
 end
 
 -- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or
 -- purged them. In doubt they are gone, which costs one more run. Otherwise, a message would be dropped for
--- one that never runs.
-local function heal(record, now_ms, list_of)
+-- one that never runs. `has_passed` is that of is_there().
+local function heal(record, now_ms, list_of, has_passed)
   local base = record.base
   if record.running and not is_unacked(base, record.running) then
     record.running = nil
   end
-  if record.current and not is_there(base, record.current, now_ms, list_of) then
+  if record.current and not is_there(base, record.current, now_ms, list_of, has_passed) then
     record.current = nil
   end
-  if record.next and not is_there(base, record.next, now_ms, list_of) then
+  if record.next and not is_there(base, record.next, now_ms, list_of, has_passed) then
     record.next = nil
   end
 end

@@ -26,6 +26,7 @@ from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+from kombu_redisdelay.operations.doctor.unlisted import check_unlisted
 from kombu_redisdelay.operations.doctor.url import check_url
 from kombu_redisdelay.operations.stranded import find_stranded
 from kombu_redisdelay.words import first_of
@@ -44,7 +45,8 @@ def examine(access: Access, queues: Sequence[str] = (), *, with_permissions: boo
     """Check the server, the permissions, the options and the queues.
 
     It leaves nothing behind on the server. The amount of data that it reads is limited by the number of
-    queues and consumers, not by the number of messages.
+    queues and consumers, not by the number of messages. Of the keys of the database, it looks at the names of
+    a million at most.
 
     Arguments:
         access: the broker to check.
@@ -116,6 +118,7 @@ def _check_rest(
         *_as_far_as_allowed(
             "queues", check_queues(store, examined, access.options, access.app, declared, stranded)
         ),
+        *_as_far_as_allowed("lost keys", check_unlisted(store, examined)),
         *_as_far_as_allowed("what fills Redis", check_filling(access)),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]

@@ -8,25 +8,20 @@ from datetime import timezone
 from itertools import chain, islice
 from typing import Any
 
-from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limited_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limited_keys
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.fair import shown_key
+from kombu_redisdelay.operations.mending import MOST_KEYS, miscounted
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import first_of, number_of
-
-#: Keys that are looked at, in all partitions together. A queue with more is not recounted.
-MOST_KEYS = 10_000
 
 #: Keys that are named.
 MOST_NAMED = 10
 
 #: With fewer ready messages without a key, it may be by chance that no other is there.
 LEAST_WITHOUT = 10
-
-#: How often a queue is recounted while workers take from it.
-TRIES = 3
 
 
 def check_fairness(store: Store, stats: QueueStats, app: Any) -> Iterator[Finding]:
@@ -101,27 +96,15 @@ def _state(stats: QueueStats) -> Iterator[Finding]:
 
 
 def _recount(store: Store, queue: str, name: str, most: int) -> Iterator[Finding]:
-    for _ in range(TRIES):
-        [noted] = sorted_in(store, [name])
-        states = list(islice(iter_keys(store, name), most + 1))
-        if len(states) > most:
-            return
-        found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
-        [again] = sorted_in(store, [name])
-        counts = {step: (again.get(step, 0), found[step]) for step in store.steps}
-        if all(noted == count for noted, count in counts.values()):
-            return
-        if noted == again:
-            break
-    else:
-        # Workers are at work: they change it all the time.
-        return
-    parts = [f"{count} of {noted}" for noted, count in counts.values() if noted != count]
-    yield wrong(
-        f"queue {queue}",
-        f"not all messages of its keys are where they are counted: {', '.join(parts)}",
-        "Somebody has changed or deleted keys of this queue in Redis. Change them by `celery delayed` only.",
-    )
+    counts = miscounted(store, name, most)
+    if counts:
+        parts = [f"{count} of {noted}" for noted, count in counts.values()]
+        yield wrong(
+            f"queue {queue}",
+            f"not all messages of its keys are where they are counted: {', '.join(parts)}",
+            "Somebody has changed or deleted keys of this queue in Redis. Workers count them anew in some "
+            "seconds. If this stays: `celery delayed mend`.",
+        )
 
 
 def _limited(queue: str, states: Iterable[KeyState], are_all: bool, app: Any) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ _NO_SCRIPT = "0" * 40
 _KEYLESS: Mapping[str, _Arguments] = {
     "PING": (),
     "TIME": (),
+    "SCAN": (0,),
     "SCRIPT LOAD": ("return 1",),
     "SCRIPT EXISTS": (_NO_SCRIPT,),
     "EVAL": ("return 1", 0),

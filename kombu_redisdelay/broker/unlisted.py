@@ -1,0 +1,198 @@
+"""Finds what no key lists any more, because one was lost, and lists it again.
+
+Redis may evict a key, and a person may delete one. Consumers that hold messages, keys of fair queues that
+have some, and the queues themselves are listed in other keys. What is not listed there is known by its name
+only: so the whole database is searched, in portions.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, TimeoutError
+
+from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.portions import RoundTrips
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import RELIST, ScriptCall, try_each
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.broker.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Keys of the database that the server looks at in one round trip.
+KEYS_PER_CALL = 1000
+
+#: Names that one script gets.
+NAMES_PER_SCRIPT = 200
+
+#: Keys that a queue has only if it is to be among the known ones.
+_OF_KNOWN = (b"schedule", b"dead", b"failed", b"control", b"fair")
+
+#: Keys that another key lists: unacked hashes, and lists of a fair queue.
+_LISTED = re.compile(rb"unacked:|\d*:")
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """What was not listed of a queue.
+
+    Attributes:
+        consumers: how many consumers hold messages and were not listed.
+        held: how many messages they hold.
+        lists: how many lists of keys of a fair queue had no turn.
+        sorted_in: how many messages are in these.
+        is_unknown: whether the queue was not among the known ones.
+    """
+
+    consumers: int = 0
+    held: int = 0
+    lists: int = 0
+    sorted_in: int = 0
+    is_unknown: bool = False
+
+    def plus(self, other: Unlisted) -> Unlisted:
+        return Unlisted(
+            self.consumers + other.consumers,
+            self.held + other.held,
+            self.lists + other.lists,
+            self.sorted_in + other.sorted_in,
+            self.is_unknown or other.is_unknown,
+        )
+
+
+@dataclass
+class Found:
+    """What a search has found so far.
+
+    Attributes:
+        queues: what was not listed of each queue of which there was something.
+        keys: how many keys of the database were looked at, about.
+        is_whole: whether no part of the database had to be left out.
+        is_refused: whether this user may not search the database.
+    """
+
+    queues: dict[str, Unlisted] = field(default_factory=dict)
+    keys: int = 0
+    is_whole: bool = True
+    is_refused: bool = False
+
+    def add(self, queue: str, some: Unlisted) -> None:
+        if some != Unlisted():
+            self.queues[queue] = self.queues.get(queue, Unlisted()).plus(some)
+
+
+def search(
+    store: Store, found: Found, queues: Container[str] | None = None, *, only_looks: bool = False
+) -> RoundTrips[None]:
+    """Look for what is not listed, and list it again. Any number of processes may do so at the same time.
+
+    Arguments:
+        found: is told what was found.
+        queues: those whose messages are looked for; ``None`` for all. Whether a queue is known is looked up
+            for all.
+        only_looks: whether nothing is listed again.
+
+    Raises:
+        RedisError: the connection failed. On a cluster, a server that is away is left out.
+    """
+    for names in _names(store, found, ""):
+        if names:
+            yield
+            wanted = names if queues is None else {each: names[each] for each in names if each in queues}
+            _look_at(store, found, wanted, only_looks)
+            yield
+            _note_unknown(store, found, names, only_looks)
+        yield
+
+
+def search_for(store: Store, queue: str) -> Unlisted:
+    """Look for what is not listed of *queue*, and list it again. Returns what that was."""
+    found = Found()
+    for names in _names(store, found, queue):
+        _look_at(store, found, names, only_looks=False)
+    return found.queues.get(queue, Unlisted())
+
+
+def _names(store: Store, found: Found, queue: str) -> Iterator[dict[str, list[bytes]]]:
+    """The keys of the queues, or of one *queue*, in portions: for each queue the names that they have behind
+    that of the queue."""
+    begins = f"{store.prefix}redisdelay:{{"
+    pattern = f"{_literally(f'{begins}{queue}}}:' if queue else begins)}*"
+    for server in store.server.servers():
+        cursor: bytes | int = b"0"
+        while True:
+            try:
+                cursor, keys = server.call("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_CALL)
+            except NoPermissionError:
+                found.is_whole, found.is_refused = False, True
+                return
+            except (ConnectionError, TimeoutError):
+                if not store.server.has_slots:
+                    raise
+                found.is_whole = False
+                break
+            found.keys += KEYS_PER_CALL
+            yield dict(_by_queue(keys, len(begins.encode())))
+            if cursor in (b"0", 0):
+                break
+
+
+def _literally(text: str) -> str:
+    """A pattern of Redis that only *text* fits."""
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", text)
+
+
+def _by_queue(keys: Iterable[bytes], start: int) -> Iterator[tuple[str, list[bytes]]]:
+    """Each queue with the names that its *keys* have behind that of the queue."""
+    names: dict[bytes, list[bytes]] = {}
+    for key in keys:
+        queue, _, name = key[start:].partition(b"}:")
+        names.setdefault(queue, []).append(name)
+    for queue, some in names.items():
+        try:
+            yield queue.decode(), some
+        except UnicodeDecodeError:
+            # No program can use such a queue.
+            continue
+
+
+def _look_at(store: Store, found: Found, names: Mapping[str, Sequence[bytes]], only_looks: bool) -> None:
+    calls: list[ScriptCall] = []
+    queues = []
+    for queue, all_names in names.items():
+        some = [name for name in all_names if _LISTED.match(name)]
+        for first in range(0, len(some), NAMES_PER_SCRIPT):
+            calls.append(relisting(store, queue, some[first : first + NAMES_PER_SCRIPT], only_looks))
+            queues.append(queue)
+    for queue, reply in zip(queues, try_each(store.server, calls), strict=True):
+        if isinstance(reply, ResponseError):
+            # A key of it has another type, for example.
+            logger.debug("Could not look at queue %r: %s", queue, reply)
+            found.is_whole = False
+        else:
+            found.add(queue, Unlisted(*reply))
+
+
+def relisting(store: Store, queue: str, names: Sequence[bytes], only_looks: bool = False) -> ScriptCall:
+    """The call that lists these keys of *queue* again. Without any, it only sees to it that what is sorted in
+    is moved back if the queue is not said to be fair any more."""
+    keys = store.keys(queue)
+    return RELIST, (keys.consumers, keys.wake, keys.limits), (int(only_looks), *names)
+
+
+def _note_unknown(store: Store, found: Found, names: Mapping[str, Sequence[bytes]], only_looks: bool) -> None:
+    queues = [queue for queue, some in names.items() if any(name in _OF_KNOWN for name in some)]
+    if not queues:
+        return
+    [noted] = answers(store.server, [("ZMSCORE", known_queues(store.prefix), *queues)])
+    unknown = [queue for queue, at in zip(queues, noted, strict=True) if at is None]
+    for queue in unknown:
+        found.add(queue, Unlisted(is_unknown=True))
+    if unknown and not only_looks:
+        store.remember(*unknown)

@@ -1,0 +1,57 @@
+"""Finds what no key lists any more, because keys in Redis were deleted or evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unlisted import Unlisted
+from kombu_redisdelay.operations.doctor.finding import Finding, wrong
+from kombu_redisdelay.operations.mending import unlisted
+from kombu_redisdelay.words import first_of, number_of
+
+#: Queues that are named.
+MOST_NAMED = 10
+
+_MEND = "`celery delayed mend` lists them again."
+
+
+def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
+    """
+    Arguments:
+        queues: those that are checked. Whether a queue is listed itself is looked up for all.
+    """
+    found = unlisted(store, store.partitions.all_names(queues))
+    unknown = sorted(
+        {store.partitions.queue_of(name) for name, some in found.queues.items() if some.is_unknown}
+    )
+    if unknown:
+        yield wrong(
+            "queues",
+            f"{number_of(len(unknown), 'queue')} not listed any more, so commands for all queues leave out: "
+            f"{first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
+            _MEND,
+        )
+    for queue in queues:
+        each = [found.queues[name] for name in store.partitions.names(queue) if name in found.queues]
+        if each:
+            yield from _of_queue(queue, each)
+
+
+def _of_queue(queue: str, each: Sequence[Unlisted]) -> Iterator[Finding]:
+    consumers, held = sum(some.consumers for some in each), sum(some.held for some in each)
+    if consumers:
+        yield wrong(
+            f"queue {queue}",
+            f"{number_of(held)} of {number_of(consumers, 'consumer')} that no key lists any more: if it is lost, "
+            "nobody gives them back. Keys in Redis were lost",
+            f"{_MEND} Workers do so each hour. Then what lost consumers hold comes back.",
+        )
+    lists, sorted_in = sum(some.lists for some in each), sum(some.sorted_in for some in each)
+    if lists:
+        yield wrong(
+            f"queue {queue}",
+            f"{number_of(sorted_in)} of {number_of(lists, 'key')} without a turn, so nobody takes them. Keys in "
+            "Redis were lost",
+            f"{_MEND} Workers do so each hour, and when later messages of the same keys come.",
+        )

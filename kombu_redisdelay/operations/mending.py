@@ -1,0 +1,64 @@
+"""What is not where it should be because keys in Redis were deleted or evicted, and how it is put right.
+
+Workers put it right, too: in some seconds what they come across, and each hour what only a search of the
+database finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+
+from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
+from kombu_redisdelay.broker.fair_queues import check_fair
+from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unlisted import Found, search
+
+#: Keys of the database that are looked at without a change. A larger one takes too long.
+MOST_LOOKED_AT = 1_000_000
+
+#: How often a queue is recounted while workers take from it.
+TRIES = 3
+
+#: Keys of a fair queue that are recounted.
+MOST_KEYS = 10_000
+
+
+def unlisted(store: Store, names: Collection[str]) -> Found:
+    """What no key lists any more of the queues or partitions *names*. Looks at :data:`MOST_LOOKED_AT` keys of
+    the database, and changes nothing."""
+    found = Found()
+    for _ in search(store, found, names, only_looks=True):
+        if found.keys >= MOST_LOOKED_AT:
+            break
+    return found
+
+
+def mend(store: Store) -> Found:
+    """List again what no key lists any more, and count anew what is sorted in in fair queues where that
+    differs. Returns what was not listed."""
+    found = Found()
+    finish(search(store, found))
+    names = store.partitions.all_names([*store.queues(), *found.queues])
+    miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
+    check_fair(store, miscounted_ones, {}, searched=miscounted_ones)
+    return found
+
+
+def miscounted(store: Store, name: str, most: int) -> Mapping[int, tuple[int, int]]:
+    """The steps of a fair queue or partition *name* in which not so many messages have a turn, or wait at a
+    limit, as is noted: priority step -> what is noted, and how many there are. Empty if it has more than
+    *most* keys, or workers change it all the time."""
+    for _ in range(TRIES):
+        [noted] = sorted_in(store, [name])
+        states = list(islice(iter_keys(store, name), most + 1))
+        if len(states) > most:
+            return {}
+        found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
+        [again] = sorted_in(store, [name])
+        counts = {step: (again.get(step, 0), found[step]) for step in store.steps}
+        differing = {step: both for step, both in counts.items() if both[0] != both[1]}
+        if not differing or noted == again:
+            return differing
+    return {}

@@ -1,0 +1,78 @@
+"""A key that is lost costs only what was in it: the rest runs, nothing stands still for ever, and what is
+published later runs."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+
+from kombu_redisdelay.broker.relisting import INTERVAL
+from tests.broker.lost_keys import HOUR_MS, QUEUES, UNIQUE, Fleet, documented
+from tests.broker.rig import Rig
+from tests.environments import ENVIRONMENT, THOROUGH
+
+ROWS = documented()
+
+#: What a queue without messages may have.
+LEFT = re.compile(
+    r".*}:(consumers|history|wake|duplicates|unknown|failed.*|dead|finished.*|claim:.*|tats|unacked:(me|old))"
+    r"|redisdelay:known-queues"
+)
+
+
+@pytest.mark.many_messages
+@pytest.mark.one_server
+@pytest.mark.parametrize("is_whole", [True, False], ids=["key", "member"])
+@pytest.mark.parametrize("row", ROWS)
+def test_costs_only_what_was_in_it(rig: Rig, row: str, is_whole: bool) -> None:
+    random = Random(f"{row} {is_whole}")
+    fleet = Fleet(rig)
+    choices = losses(fleet, row, is_whole)
+    assert choices, "nothing of this kind is there to be lost"
+    random.shuffle(choices)
+    for choice in choices if ENVIRONMENT == THOROUGH else choices[:1]:
+        rig.database.reset()
+        lose_and_live_on(Fleet(Rig(rig.database)), *choice)
+
+
+def losses(fleet: Fleet, row: str, is_whole: bool) -> list[tuple[str, int | None]]:
+    """The keys of a row, each with the number of a member that is lost of it, ``None`` for all."""
+    keys = fleet.keys(ROWS[row])
+    if is_whole:
+        return [(key, None) for key in keys]
+    return [(key, number) for key in keys for number in range(len(fleet.members(key)))]
+
+
+def lose_and_live_on(fleet: Fleet, key: str, number: int | None) -> None:
+    what = f"{key} without {fleet.members(key)[number]!r}" if number is not None else key
+    fleet.lose(key, number)
+    to_run = fleet.ids()
+    for number in range(2):
+        fleet.turn()
+        fleet.publish_later(number)
+        fleet.fail("orders", f"later{number}")
+        fleet.make_dead("orders", f"later{number}")
+    for _ in range(8):
+        fleet.turn()
+    fleet.turn(max(INTERVAL, HOUR_MS / 1000) + 60)
+    for _ in range(8):
+        fleet.turn()
+    fleet.allow_all()
+    for _ in range(6):
+        fleet.turn()
+    ran = set(fleet.ran)
+    still = sorted((to_run | fleet.later) - ran)
+    assert not still, f"{what}: {still} stand still"
+    for name in UNIQUE:
+        assert fleet.publish_unique(name, 9), f"{what}: the unique key {name} is not free"
+    assert fleet.publish_guest(9), f"{what}: the unique key of a guest is not free"
+    fleet.requeue_all()
+    for _ in range(4):
+        fleet.turn()
+    kept = {f"orders-{state}-later{number}" for state in ("failed", "dead") for number in range(2)}
+    assert not ({f"unique-{name}9" for name in (*UNIQUE, "guest")} | kept) - set(fleet.ran), what
+    assert fleet.counts() == [0] * len(QUEUES), what
+    left = [key for key in map(bytes.decode, fleet.rig.all_keys()) if not LEFT.fullmatch(key)]
+    assert [key for key in left if not key.endswith("}:control")] == [], what
