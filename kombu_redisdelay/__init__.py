@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kombu_redisdelay.transport.batch import batch
     from kombu_redisdelay.transport.block import BatchPublishError
     from kombu_redisdelay.transport.bounds import QueueFull
+    from kombu_redisdelay.transport.each_queue import PartlyPublishedError
     from kombu_redisdelay.transport.requeue import requeue
     from kombu_redisdelay.transport.takeover import use_for_redis_urls
     from kombu_redisdelay.transport.task_keys import keys
@@ -56,6 +57,7 @@ __all__ = (
     "NotReplicatedError",
     "OtherKeys",
     "Page",
+    "PartlyPublishedError",
     "Period",
     "QueueFull",
     "QueueHistory",
@@ -95,6 +97,7 @@ _MODULES = {
     "LargeKey": "operations.other_keys",
     "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",
+    "PartlyPublishedError": "transport.each_queue",
     "Period": "operations.history",
     "QueueFull": "transport.bounds",
     "QueueHistory": "operations.history",

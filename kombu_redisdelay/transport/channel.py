@@ -26,11 +26,13 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
+from kombu_redisdelay.transport.refused import patiently
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
@@ -208,9 +210,10 @@ class Channel(PublishingChannel):
         # then fail, and the messages would only return when the lease ends.
         self._consumer.disconnect()
         self._has_given_back = False
+        unseen, consumer = self.intake.cancel_all(), self._consumer
         with _leaving_it_to_the_lease():
-            self._consumer.put_back(self.intake.cancel_all())
-            self._consumer.give_back_all(crashed=has_crashed())
+            patiently(lambda: consumer.put_back(unseen))
+            patiently(lambda: consumer.give_back_all(crashed=has_crashed()))
             self._has_given_back = True
 
     def _finish_taking(self) -> None:
@@ -323,7 +326,13 @@ class Channel(PublishingChannel):
     ) -> None:
         if if_empty and any(map(self.store.scheduled, self.store.partitions.names(queue))):
             return
-        super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+        try:
+            super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+        except ResponseError as exc:
+            # kombu deletes some queues when the channel is closed, and would not close the rest.
+            if not self._closing or refusal_of(exc) is None:
+                raise
+            logger.debug("Queue %r was not deleted: %s", queue, exc)
 
     # -- the end ---------------------------------------------------------------------------------------
 

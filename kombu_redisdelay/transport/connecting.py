@@ -27,20 +27,13 @@ _Result = TypeVar("_Result")
 CONFIRM_TIMEOUT = 1.0
 
 
-def connected(do: Callable[[], _Result]) -> _Result:
-    """Call *do*, which publishes. What the table of :mod:`kombu_redisdelay.refusals` calls lost is a lost
-    connection: kombu tries again.
-
-    Raises:
-        Refuses: nothing was done.
-    """
-    try:
-        return do()
-    except ResponseError as exc:
-        refusal = refusal_of(exc)
-        if refusal is None or not refusal.is_lost:
-            raise
-        raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
+def as_publisher_sees(error: ResponseError) -> ResponseError | Refuses:
+    """The *error* of publishing. What the table of :mod:`kombu_redisdelay.refusals` calls lost is a lost
+    connection, so that kombu tries again."""
+    refusal = refusal_of(error)
+    if refusal is None or not refusal.is_lost:
+        return error
+    return Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal)
 
 
 class WithoutTransactions:
@@ -157,11 +150,17 @@ class ConnectingChannel(redis.Channel):
         """
         patience = self.connection.patience
         if patience is None or self.connection.is_workers:
-            return connected(do)
+            try:
+                return do()
+            except ResponseError as exc:
+                raise as_publisher_sees(exc) from None
 
         def hurry() -> _Result:
             with self.store.server.hurrying():
-                return connected(do)
+                try:
+                    return do()
+                except ResponseError as exc:
+                    raise as_publisher_sees(exc) from None
 
         result: _Result = patience.wait_for(what, hurry)
         return result

@@ -365,10 +365,26 @@ class Intake:
                 return
             if self.refused is not None:
                 self.refused.is_served(SETTLING)
+                self._ask_without_room()
             # The application has caught the exception of the callback and goes on consuming. It will not ack
             # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
+
+    def _ask_without_room(self) -> None:
+        """Find out whether the servers write again. Fetchers that have no room do not ask for messages."""
+        assert self.refused is not None
+        for fetcher in self._fetchers.values():
+            call = taking_of(fetcher)
+            if not self.refused.refuses_all(call) or fetcher.is_resting or fetcher.is_waiting:
+                continue
+            try:
+                fetcher.ask_to_write()
+            except ResponseError as exc:
+                self._bear(fetcher, exc)
+            else:
+                self.refused.is_served(call)
+                self.refused.is_served(waiting_of(fetcher))
 
     def settle_in_time(self, settle: Callable[[], object]) -> None:
         """Call *settle*, which settles messages. If the server refuses, it is called again each second, until

@@ -30,8 +30,9 @@ from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
 from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.connecting import connected
+from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
+from kombu_redisdelay.transport.each_queue import put_into_each
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
@@ -96,7 +97,7 @@ class PublishingChannel(DeclaringChannel):
             if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
                 self._inplace_augment_message(message, exchange, routing_key)
                 return self._put_fanout(exchange, message, routing_key, **kwargs)
-            if self.connection.bounds.of and exchange and "_publish_batch" not in kwargs:
+            if exchange and "_publish_batch" not in kwargs:
                 return self._publish_to_each(message, exchange, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)
         self._inplace_augment_message(message, exchange, routing_key)
@@ -106,16 +107,20 @@ class PublishingChannel(DeclaringChannel):
     def _publish_to_each(
         self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
     ) -> None:
-        """Publish *message* as kombu does, but to none of its queues if one of them is full."""
-        if self.typeof(exchange).type not in LOOKED_UP or not is_new_work(message):
+        """Publish *message* as kombu does, but to none of its queues if one of them is full, and to each of
+        them only once."""
+        kind = self.typeof(exchange).type
+        if kind not in LOOKED_UP:
             super().basic_publish(message, exchange, routing_key, **kwargs)
             return
         self._inplace_augment_message(message, exchange, routing_key)
-        queues = self._lookup(exchange, routing_key)
-        names = [self._partition(queue, message) for queue in queues]
-        self._admit(Counter(name for name in names if name in self.connection.bounds.of))
-        for queue in queues:
-            self._put(queue, message, _is_admitted=True, **kwargs)
+        queues = list(self._lookup(exchange, routing_key))
+        if kind == "topic":
+            queues = [queue for queue in queues if queue and queue != self.deadletter_queue]
+        if self.connection.bounds.of and is_new_work(message):
+            names = [self._partition(queue, message) for queue in queues]
+            self._admit(Counter(name for name in names if name in self.connection.bounds.of))
+        put_into_each(queues, lambda queue: self._put(queue, message, _is_admitted=True, **kwargs))
 
     def _next_delivery_tag(self) -> PublishedTag:
         return PublishedTag(super()._next_delivery_tag())
@@ -353,7 +358,9 @@ class PublishingChannel(DeclaringChannel):
             )
         outbox: Outbox | None = kwargs.get("_publish_batch")
         if outbox is None or _KOMBU_HAS_BATCHES:
-            put = super()._put_fanout
-            connected(lambda: put(exchange, message, routing_key, **kwargs))
+            try:
+                super()._put_fanout(exchange, message, routing_key, **kwargs)
+            except ResponseError as exc:
+                raise as_publisher_sees(exc) from None
         else:
             outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from random import uniform
 from threading import local
 from time import monotonic, sleep
@@ -59,16 +60,48 @@ def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
     return not refusal.once_served or broker in _have_served
 
 
+#: Seconds that a program which ends waits for servers that refuse its last acks, for all of them together.
+#: What was not acked then is delivered again. Docker kills a container ten seconds after SIGTERM.
+END_PATIENCE = 6.0
+
+
+def patiently(settle: Callable[[], object]) -> None:
+    """Call *settle*, which settles messages at the end of a program, and call it again while a server refuses
+    for a while, for :data:`END_PATIENCE` at most.
+
+    Raises:
+        RedisError: the server still refuses, or there is another error.
+    """
+    while True:
+        try:
+            settle()
+        except ResponseError as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or refusal.then is not Then.ASKS_AGAIN or monotonic() >= _end_of_patience():
+                raise
+            sleep(LOOK_EVERY)
+        else:
+            return
+
+
+@cache
+def _end_of_patience() -> float:
+    """When the patience of this process ends: it begins with the first refusal."""
+    return monotonic() + END_PATIENCE
+
+
 @dataclass
 class _Wait:
     """
     Attributes:
         said: by the server, without numbers.
+        refusal: the row of the table; ``None`` if none knows the answer.
         since: when it has said so first, seconds of the monotonic clock.
         pause: the latest, in seconds.
     """
 
     said: str
+    refusal: Refusal | None
     since: float
     pause: float = 0.0
 
@@ -103,6 +136,11 @@ class Refused:
         """Whether any call waits."""
         return bool(self._waits)
 
+    def refuses_all(self, call: Call) -> bool:
+        """Whether *call* waits, and the server refuses it to everybody."""
+        wait = self._waits.get(call)
+        return wait is not None and wait.refusal is not None and not wait.refusal.is_for_one
+
     def bear(self, call: Call, error: ResponseError) -> float:
         """Note that a server has refused *call*. To be called while *error* is handled.
 
@@ -118,7 +156,8 @@ class Refused:
         said, now = re.sub(r"\d+", "#", str(error)), monotonic()
         wait = self._waits.get(call)
         if wait is None or (refusal is None and wait.said != said):
-            wait = self._waits[call] = _Wait(said, now)
+            wait = self._waits[call] = _Wait(said, refusal, now)
+        wait.refusal = refusal
         if refusal is None:
             if now - wait.since > UNKNOWN_FOR:
                 raise error
@@ -136,7 +175,8 @@ class Refused:
     def end(self) -> None:
         """Note that the consumer has ended, and nothing waits any more."""
         for call in list(self._waits):
-            self.is_served(call)
+            del self._waits[call]
+            waits.end((self, call), is_served=False)
 
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
@@ -185,11 +225,13 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
     if worker is None:
         return connect()
     maybe_shutdown, longest_pause = worker
-    pause, by = 0.0, object()
+    pause, by, is_served = 0.0, object(), False
     try:
         while True:
             try:
-                return connect()
+                connected = connect()
+                is_served = True
+                return connected
             except RedisError as exc:
                 refusal = refusal_of(exc)
                 if refusal is None or not may_wait(refusal, broker):
@@ -201,4 +243,4 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
                 maybe_shutdown()
                 sleep(min(rest, LOOK_EVERY))
     finally:
-        waits.end(by)
+        waits.end(by, is_served=is_served)

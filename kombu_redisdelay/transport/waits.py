@@ -58,13 +58,19 @@ def begin(by: Hashable, reason: str, said: str) -> None:
         )
 
 
-def end(by: Hashable) -> None:
-    """Note that *by* does not wait any more, and tell when nobody does."""
+def end(by: Hashable, *, is_served: bool = True) -> None:
+    """Note that *by* does not wait any more, and tell when nobody does.
+
+    Arguments:
+        is_served: whether a server has served it. Else it has given up.
+    """
     for reason, wait in list(_waits.items()):
         wait.by.discard(by)
         if not wait.by:
             del _waits[reason]
             metrics.refused(reason, False)
+            if not is_served:
+                continue
             logger.warning(
                 "Redis serves this process again, after %.1f s (%s).", monotonic() - wait.since, reason
             )

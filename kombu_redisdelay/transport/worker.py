@@ -42,7 +42,10 @@ def outlive_failures() -> None:
         consumer.Blueprint.start = _refused(consumer.Blueprint.start)
         lost = consumer.on_connection_error_after_connected
         consumer.on_connection_error_after_connected = _dropping_events(lost)
+        from celery.worker.heartbeat import Heart
         from celery.worker.request import Request
+
+        Heart._send = _never_waiting(Heart._send)
 
         keep_failures(Request)
         learn_outcomes(Request)
@@ -127,6 +130,19 @@ def _dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
         if connection is not None and hasattr(connection.transport, "is_workers"):
             connection.collect()
         return on_lost(self, *args, **kwargs)
+
+    return extended
+
+
+def _never_waiting(send: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of the ``_send`` of Celery's heartbeat, which waits for a connection in the loop of the
+    worker. Who waits there does not hear of SIGTERM. An event that cannot be sent is kept until Celery has
+    connected again."""
+
+    @wraps(send)
+    def extended(self: Any, event: str, retry: bool = True) -> Any:
+        transport = getattr(self.eventer.connection, "transport", None)
+        return send(self, event, retry and not hasattr(transport, "is_workers"))
 
     return extended
 
