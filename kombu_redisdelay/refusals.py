@@ -41,13 +41,16 @@ class Then(Enum):
         GOES_ON: it takes, acks and rejects as ever. Only what needs memory is tried again later.
         CONNECTS_AGAIN: it connects again: the address may lead to another server by now.
         SLOT_RESTS: the fetcher of the slot rests, the others go on.
-        RAISES: it ends. To wait would not help, and if a message is the cause, a fleet would stand still.
+        ENDS: it ends, and a sentence says why.
+        RAISES: it ends by the error. To wait would not help, and if a message is the cause, a fleet would
+        stand still.
     """
 
     ASKS_AGAIN = "asks again"
     GOES_ON = "goes on"
     CONNECTS_AGAIN = "connects again"
     SLOT_RESTS = "the slot rests"
+    ENDS = "ends"
     RAISES = "raises"
 
 
@@ -77,6 +80,11 @@ class Refusal(NamedTuple):
     once_served: bool = False
     is_lost: bool = False
     passes: bool = False
+
+    @property
+    def is_for_a_while(self) -> bool:
+        """Whether it may be over a little later."""
+        return self.then not in (Then.ENDS, Then.RAISES)
 
 
 def _code(*codes: str) -> str:
@@ -132,7 +140,8 @@ REFUSALS = (
     ),
     Refusal(
         "maxclients",
-        "max number of clients reached",
+        # A cluster counts the connections between nodes, too.
+        r"max number of clients (?:\+ cluster connections )?reached",
         Then.CONNECTS_AGAIN,
         "Redis has as many clients as maxclients allows",
         is_for_one=True,
@@ -174,13 +183,19 @@ REFUSALS = (
         is_lost=True,
         passes=True,
     ),
-    # What only other code, another URL or another server cures.
+    Refusal(
+        "unusable",
+        r"^unknown (?:sub)?command|^DB index|not allowed in cluster mode",
+        Then.ENDS,
+        "another server or another broker URL is needed",
+    ),
+    # What only other code cures.
     Refusal(
         "fault",
         _code("WRONGTYPE", "CROSSSLOT", "NOSCRIPT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
         + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script|undeclared key"
-        + r"|^unknown |^wrong number of arg|^syntax error|^DB index|out of range"
-        + r"|is not an? (?:integer|valid)",
+        + r"|^unknown |^wrong number of arg|^syntax error|out of range|is not an? (?:integer|valid)"
+        + r"|non local key",
         Then.RAISES,
         "",
         (ClusterCrossSlotError, ExecAbortError, ModuleError, NoScriptError),

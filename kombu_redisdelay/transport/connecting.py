@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.refusals import refusal_of
 
 _Result = TypeVar("_Result")
 
@@ -44,13 +44,21 @@ class WithoutTransactions:
         return super().pipeline(transaction, shard_hint)  # type: ignore[misc]
 
     def ping(self, **kwargs: Any) -> Any:
-        """As redis-py's. A server that refuses it is there: kombu asks for nothing else."""
+        """As redis-py's. A server that refuses it is there: kombu asks for nothing else.
+
+        Raises:
+            Refuses: the server does nothing at all. Else kombu would be connected, publish without a pause,
+            and
+                give up when that is refused, too.
+        """
         try:
             return super().ping(**kwargs)  # type: ignore[misc]
         except ResponseError as exc:
             refusal = refusal_of(exc)
-            if refusal is None or refusal.then is Then.RAISES:
+            if refusal is None or not refusal.is_for_a_while:
                 raise
+            if refusal.is_lost:
+                raise as_publisher_sees(exc) from None
             return True
 
 

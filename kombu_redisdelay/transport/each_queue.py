@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NothingDone
 from kombu_redisdelay.public import public
-from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.patience import PATIENCE, PAUSE
 
 
@@ -64,7 +64,7 @@ def _may_be_over(error: RedisError) -> bool:
     if isinstance(error, NothingDone):
         return True
     refusal = refusal_of(error)
-    return refusal is not None and refusal.then is not Then.RAISES
+    return refusal is not None and refusal.is_for_a_while
 
 
 def _may_be_done(error: BaseException) -> bool:

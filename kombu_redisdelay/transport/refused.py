@@ -17,7 +17,7 @@ from threading import local
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.refusals import Refusal, Then, refusal_of
@@ -55,7 +55,7 @@ def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
     for ever."""
     if refusal is None:
         return True
-    if refusal.then in (Then.RAISES, Then.SLOT_RESTS):
+    if refusal.then is Then.SLOT_RESTS or not refusal.is_for_a_while:
         return False
     return not refusal.once_served or broker in _have_served
 
@@ -148,11 +148,11 @@ class Refused:
             Seconds until it should be made again.
 
         Raises:
-            ResponseError: *error*, or one that says more, because waiting does not help.
+            ResponseError: *error*, because waiting does not help.
         """
         refusal = refusal_of(error)
         if not may_wait(refusal, self._broker):
-            raise _told(error, call, refusal) from None
+            raise error
         said, now = re.sub(r"\d+", "#", str(error)), monotonic()
         wait = self._waits.get(call)
         if wait is None or (refusal is None and wait.said != said):
@@ -181,14 +181,9 @@ class Refused:
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
     """What a person is told of a refusal, in a line."""
-    hint = f" ({refusal.hint})" if refusal else ""
-    return f"{call.what}{hint}: {in_a_line(error)}"
-
-
-def _told(error: ResponseError, call: Call, refusal: Refusal | None) -> ResponseError:
-    if refusal is None or refusal.reason != "noperm":
-        return error
-    return NoPermissionError(f"Redis refuses {told(call, error, refusal)}")
+    said = in_a_line(error)
+    hint = f" ({refusal.hint})" if refusal and refusal.hint not in said else ""
+    return f"{call.what}{hint}: {said}"
 
 
 #: What :func:`outlast` does.

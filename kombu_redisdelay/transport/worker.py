@@ -6,6 +6,7 @@ its callback.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -15,8 +16,9 @@ from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.errors import Refuses
-from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
 from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
@@ -27,6 +29,8 @@ from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import as_worker, may_wait
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
+
+logger = logging.getLogger(__name__)
 
 
 def outlive_failures() -> None:
@@ -105,6 +109,8 @@ def _connects_again(consumer: Any) -> bool:
 def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
     """In place of the ``start`` of the blueprint of Celery's ``Consumer``, which connects, declares and runs
     the loop. What a server in trouble refuses there, and nobody waits for, counts as a lost connection."""
+    # This runs in a Celery worker only.
+    from celery.exceptions import WorkerShutdown
 
     @wraps(start)
     def extended(self: Any, consumer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,8 +118,13 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
             return start(self, consumer, *args, **kwargs)
         except ResponseError as exc:
             refusal, broker = refusal_of(exc), getattr(consumer.connection.transport, "broker", None)
-            if refusal is None or broker is None or not may_wait(refusal, broker):
+            if refusal is None or broker is None or refusal.then is Then.RAISES:
                 raise
+            if not may_wait(refusal, broker):
+                logger.critical(
+                    "Redis refuses this worker, which ends: %s (%s)", in_a_line(exc), refusal.hint
+                )
+                raise WorkerShutdown(1) from exc
             raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
 
     return extended

@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.limits import limits
@@ -15,6 +16,11 @@ from tests.chaos.schedule import KILL_INTERVAL, SERVERS_INTERVAL, plan
 from tests.chaos.tenants import TENANTS
 from tests.chaos.topologies import TOPOLOGIES
 from tests.chaos.transports import TRANSPORTS
+from tests.chaos.trouble import report as trouble_report
+from tests.chaos.trouble.rounds import POOLS, rounds
+from tests.chaos.trouble.rows import ROWS, rows
+from tests.chaos.trouble.run import run as run_troubled
+from tests.chaos.trouble.sites import SITES
 from tests.chaos.worker import KINDS, STOCK
 
 OURS = "redisdelay"
@@ -25,7 +31,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.topology != "single" and options.transport != OURS:
         parser.error(f"--topology {options.topology} is for {OURS}")
-    for name in ("limit", "unique", "fair", "failing"):
+    for name in ("limit", "unique", "fair", "failing", "trouble"):
         if getattr(options, name) and options.transport != OURS:
             parser.error(f"--{name} is for {OURS}")
     if options.stock and (options.topology != "single" or not options.only_kills):
@@ -33,6 +39,8 @@ def main() -> int:
             "--stock needs --only-kills, on one Redis: what else is done harms the stock worker, too"
         )
     seed = options.seed if options.seed is not None else random.randrange(10**6)
+    if options.trouble:
+        return _trouble(options, seed)
     kills = options.kills or max(1, round(options.seconds / KILL_INTERVAL))
     transport, topology = TRANSPORTS[options.transport], TOPOLOGIES[options.topology]
     failovers = 0
@@ -72,9 +80,25 @@ def main() -> int:
         options.json.write_text(
             json.dumps({"topology": options.topology, "seed": seed, **as_json(result)}, indent=2) + "\n"
         )
-    broken = failures(result)
+    status = _verdict(failures(result))
+    return status if transport.name == OURS else 0
+
+
+def _trouble(options: argparse.Namespace, seed: int) -> int:
+    chosen = [row for row in rows(options.topology) if not options.rows or row.name in options.rows]
+    planned = rounds(seed, options.rounds, options.pools, chosen)
+    print(f"servers in trouble, {options.topology}: seed {seed}, {len(planned)} rounds", flush=True)
+    found = run_troubled(SITES[options.topology](), planned, seed, options.keep)
+    print(trouble_report.as_text(found))
+    if options.json is not None:
+        said = {"topology": options.topology, "seed": seed, **trouble_report.as_json(found)}
+        options.json.write_text(json.dumps(said, indent=2) + "\n")
+    return _verdict(trouble_report.failures(found))
+
+
+def _verdict(broken: Sequence[str]) -> int:
     print("\n".join(["Not as it must be:", *broken] if broken else ["As it must be."]))
-    return 1 if broken and transport.name == OURS else 0
+    return 1 if broken else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +135,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--stock", action="store_true", help="run a worker of redis:// beside the others, which is not harmed"
+    )
+    parser.add_argument(
+        "--trouble",
+        action="store_true",
+        help="have servers refuse instead, in rounds: pools and kinds of trouble in turn",
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="with --trouble, how many (default: 20)")
+    parser.add_argument("--pools", nargs="+", choices=POOLS, default=POOLS, help="with --trouble")
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        metavar="ROW",
+        choices=[row.name for row in ROWS],
+        help=f"with --trouble, which: {', '.join(row.name for row in ROWS)} (default: all)",
     )
     parser.add_argument("--seed", type=int, help="of the schedule of harm and of the tasks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")

@@ -43,9 +43,14 @@ class Fleet:
         self._workers: list[Worker] = []
         self._terminated: dict[Worker, float] = {}
         self._frozen: set[Worker] = set()
+        self._missing: list[Kind] = []
+        #: Whether nobody is started for now in the place of one that is gone.
+        self.is_held = False
         self.damage: list[Damage] = []
         #: Names of workers that ended and were not asked to.
         self.died: list[str] = []
+        #: Names of workers that were asked to end, and had to be killed.
+        self.hung: list[str] = []
 
     @property
     def workers(self) -> list[Worker]:
@@ -98,6 +103,7 @@ class Fleet:
             asked_at = self._terminated.get(worker)
             if worker.running:
                 if asked_at is not None and time.time() - asked_at > TERMINATION_TIMEOUT:
+                    self.hung.append(worker.label)
                     self.kill(worker)
             else:
                 if asked_at is None:
@@ -105,6 +111,7 @@ class Fleet:
                 else:
                     self.damage.append(Damage(Harm.TERMINATE, (worker.label,), asked_at, time.time()))
                 self._replace(worker)
+        self._fill_up()
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -133,7 +140,12 @@ class Fleet:
 
     def _replace(self, worker: Worker) -> None:
         self._dispose(worker)
-        self._start(worker.kind)
+        self._missing.append(worker.kind)
+        self._fill_up()
+
+    def _fill_up(self) -> None:
+        while self._missing and not self.is_held:
+            self._start(self._missing.pop())
 
     def _dispose(self, worker: Worker) -> None:
         self._workers.remove(worker)

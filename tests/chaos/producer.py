@@ -92,6 +92,7 @@ class Producer(Submitter):
         rate, queues: as for :class:`Submitter`.
         tenants: each task has the key of one of them; with none, tasks have no keys.
         failing: which share of the tasks fails.
+        longest_countdown: in seconds.
     """
 
     def __init__(
@@ -102,8 +103,10 @@ class Producer(Submitter):
         queues: Sequence[str],
         tenants: Sequence[Tenant] = (),
         failing: float = 0.0,
+        longest_countdown: float = LONGEST_COUNTDOWN,
     ) -> None:
         super().__init__(seed, rate, queues)
+        self._longest_countdown = longest_countdown
         self._app = app
         self._tenants = tenants
         self._failing = failing
@@ -111,7 +114,7 @@ class Producer(Submitter):
 
     def _submit(self) -> bool:
         late = self._random.random() < 0.5
-        countdown = self._random.uniform(1, LONGEST_COUNTDOWN) if self._random.random() < 0.5 else 0.0
+        countdown = self._random.uniform(1, self._longest_countdown) if self._random.random() < 0.5 else 0.0
         seconds = self._random.choice(DURATIONS)
         queue = self._random.choice(self._queues)
         tenant = pick(self._random, self._tenants) if self._tenants else None

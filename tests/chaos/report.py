@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -65,15 +65,15 @@ def as_json(result: Result) -> dict[str, Any]:
         "died": list(result.died),
         "idle": list(result.idle),
         "left": result.left,
-        "recovery_same_machine": _times(verdict.recovery_times(isolated=False)),
-        "recovery_elsewhere": _times(verdict.recovery_times(isolated=True)),
+        "recovery_same_machine": times(verdict.recovery_times(isolated=False)),
+        "recovery_elsewhere": times(verdict.recovery_times(isolated=True)),
         "limits": [asdict(each) for each in result.restraints],
         "pauses": result.pauses,
         "keys": None if result.keys is None else asdict(result.keys),
         "fair": None if result.fair is None else asdict(result.fair),
         "failed": None if result.failed is None else asdict(result.failed),
-        "taken_again_after_damage": _times(sorted(each.after_damage for each in result.resumptions)),
-        "taken_again_after_served": _times(sorted(each.after_served for each in result.resumptions)),
+        "taken_again_after_damage": times(each.after_damage for each in result.resumptions),
+        "taken_again_after_served": times(each.after_served for each in result.resumptions),
     }
 
 
@@ -102,13 +102,13 @@ def as_text(result: Result) -> str:
         ("workers dead by themselves", str(len(result.died))),
         ("workers that do not work any more", str(len(result.idle))),
         ("left in Redis", ", ".join(f"{k!r}: {n}" for k, n in result.left.items()) or "nothing but bindings"),
-        ("recovery, same machine", _in_words(verdict.recovery_times(isolated=False))),
-        ("recovery, elsewhere", _in_words(verdict.recovery_times(isolated=True))),
+        ("recovery, same machine", in_words(verdict.recovery_times(isolated=False))),
+        ("recovery, elsewhere", in_words(verdict.recovery_times(isolated=True))),
         (
             "servers away, all queues taken from",
-            _in_words(sorted(r.after_damage for r in result.resumptions)),
+            in_words(r.after_damage for r in result.resumptions),
         ),
-        ("- after they were back", _in_words(sorted(r.after_served for r in result.resumptions))),
+        ("- after they were back", in_words(r.after_served for r in result.resumptions)),
         *((f"limited: {each.queue}", _restraint_in_words(each)) for each in result.restraints),
         *([("tasks with keys", _keys_in_words(result.keys))] if result.keys else []),
         *(_fairness_in_words(result.fair) if result.fair else []),
@@ -213,18 +213,20 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return values[math.ceil(len(values) * percent / 100) - 1] if values else math.nan
 
 
-def _times(values: Sequence[float]) -> dict[str, float | int | None]:
+def times(values: Iterable[float]) -> dict[str, float | int | None]:
+    found = sorted(values)
     return {
-        "count": len(values),
-        "p50": round(percentile(values, 50), 2) if values else None,
-        "max": round(values[-1], 2) if values else None,
+        "count": len(found),
+        "p50": round(percentile(found, 50), 2) if found else None,
+        "max": round(found[-1], 2) if found else None,
     }
 
 
-def _in_words(values: Sequence[float]) -> str:
-    if not values:
+def in_words(values: Iterable[float]) -> str:
+    found = sorted(values)
+    if not found:
         return "none"
-    return f"p50 {percentile(values, 50):.2f} s, max {values[-1]:.2f} s ({len(values)})"
+    return f"p50 {percentile(found, 50):.2f} s, max {found[-1]:.2f} s ({len(found)})"
 
 
 def _harm(result: Result) -> Counter[Harm]:

@@ -41,6 +41,10 @@ class Harm(str, Enum):
     MOVE = "slots moved"
     GROW = "nodes added"
     DOWN = "cluster down"
+    #: A server in trouble: it answers, and refuses. All workers, and
+    REFUSED = "refused"
+    #: some of them.
+    REFUSED_SOME = "some refused"
 
 
 #: What has another server become the primary.

@@ -25,8 +25,9 @@ KEPT = 0.5
 
 _SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
 _CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
+_REFUSALS = (Harm.REFUSED, Harm.REFUSED_SOME)
 #: What may keep an ack from the server for longer than it is in flight.
-_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION)
+_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION, *_REFUSALS)
 
 
 class Cause(str, Enum):
@@ -37,6 +38,8 @@ class Cause(str, Enum):
     TAKE_FORGOTTEN = "a failover lost that it had been taken"
     STOPPED = "its worker was stopped for longer than the lease"
     UNREACHABLE = "its worker could not reach Redis for longer than the lease"
+    REFUSED = "Redis refused its worker, and not the others, for longer than the lease"
+    STOPPED_REFUSED = "its worker was told to end while Redis refused its ack, and until it had ended"
     ACK_LOST = "its ack failed, for the connection was lost"
     OUTLIVED = "it ran on for longer than the lease after the connection was lost"
     UNEXPLAINED = "unexplained"
@@ -182,6 +185,8 @@ class Judge:
         causes: list[tuple[Cause, Iterable[Harm], Callable[[Damage], bool]]] = [
             (Cause.STOPPED, [Harm.STOP], given_back),
             (Cause.UNREACHABLE, _SILENT, given_back),
+            (Cause.REFUSED, [Harm.REFUSED_SOME], given_back),
+            (Cause.STOPPED_REFUSED, [Harm.TERMINATE], lambda end: self._could_not_ack(past, end)),
             (Cause.ACK_LOST, _CONNECTION, lambda harm: in_time(harm) and _ack_was_under_way(harm, past)),
             (Cause.OUTLIVED, _CONNECTION, lambda harm: in_time(harm) and self._outlived(past, harm)),
         ]
@@ -218,6 +223,17 @@ class Judge:
             and following.at >= damage.at + KEPT * self._lease
             and self._is_in_time(following, damage)
             for take, following in past.given_back(unacked_at=damage.at - IN_FLIGHT)
+        )
+
+    def _could_not_ack(self, past: Past, end: Damage) -> bool:
+        """Whether a worker had done the task, and all its acks were refused until it had ended."""
+        return any(
+            refusal.at - IN_FLIGHT <= ack.at and end.until <= refusal.until + IN_FLIGHT
+            for ack in past.acks()
+            if ack.worker == past.ran_last and ack.worker in end.workers
+            for harm in _REFUSALS
+            for refusal in self._by_harm[harm]
+            if ack.worker in refusal.workers
         )
 
     def _outlived(self, past: Past, damage: Damage) -> bool:

@@ -11,11 +11,10 @@ from kombu.entity import Exchange, Queue
 from kombu.transport import redis
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.refusals import REFUSALS
 from kombu_redisdelay.transport import refused
 from tests.transport.kit import Inbox, Site, event_loop, publish, turn
 from tools.harness.redis_server import RedisServer
-from tools.harness.trouble import TROUBLES, Trouble, busy, misconf, noperm
+from tools.harness.trouble import Trouble, busy, misconf, no_permission
 
 pytestmark = pytest.mark.one_server
 
@@ -89,12 +88,8 @@ def test_bindings_that_cannot_be_swept_are_no_traceback(
     """kombu's timer would log one each second."""
     channel = workers_channel(site)
     Inbox(channel, Queue("expiring", Exchange("shop"), "key", expires=60))
-    with noperm(own_server):
+    with no_permission(own_server):
         for _ in range(2):
             channel._bindings_swept_at = channel._binding_expiry_refreshed_at = float("-inf")
             channel.connection.cycle.maybe_refresh_binding_expiry()
     assert [record.exc_info for record in caplog.records if record.exc_info] == []
-
-
-def test_the_harness_knows_rows_of_the_table() -> None:
-    assert set(TROUBLES) <= {each.reason for each in REFUSALS}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
+from tools.harness.replaced import Replaced
+
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
     from typing_extensions import Self
@@ -48,6 +50,7 @@ class _Link:
     silent: bool = False
     trap: Trap | None = None
     passed: int = 0
+    replaced: Replaced = field(default_factory=Replaced)
 
     def is_from(self, origins: Collection[str] | None) -> bool:
         """Whether the client has one of these addresses; ``None`` stands for all."""
@@ -80,6 +83,8 @@ class Proxy:
         self._delayed: Collection[str] | None = None
         self._delay = 0.0
         self._trap: Trap | None = None
+        self._refuses: str | None = None
+        self._refused: Collection[str] | None = None
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.use = Lock()
@@ -107,6 +112,23 @@ class Proxy:
     def reset(self, of: Collection[str] | None = None) -> None:
         """Reset connections, even if data is on its way."""
         self._do(lambda: self._reset(of))
+
+    def refuse(self, said: str, of: Collection[str] | None = None) -> None:
+        """Reply to each command with the error *said*, in place of the server. What a connection begins with
+        is done, and so is what the server was asked for before."""
+
+        def refuse() -> None:
+            self._refuses, self._refused = said, of
+
+        self._do(refuse)
+
+    def serve(self) -> None:
+        """Refuse nothing any more."""
+        self._do(lambda: setattr(self, "_refuses", None))
+
+    def lead_to(self, port: int) -> None:
+        """Lead the connections that are opened from now on to another server."""
+        self._do(lambda: setattr(self, "_upstream", port))
 
     def set_trap(self, trap: Trap) -> Trap:
         """Do the harm of *trap* to the next request that matches it, on any connection."""
@@ -216,6 +238,9 @@ class Proxy:
             writer.close()
 
     def _request(self, link: _Link, data: bytes) -> bytes:
+        if self._refuses is not None and link.is_from(self._refused):
+            return link.replaced.requests(data, self._refuses)
+        data = link.replaced.rest() + data
         trap = self._trap
         if trap is None or trap.request not in data:
             return data
@@ -227,6 +252,7 @@ class Proxy:
         return data
 
     def _reply(self, link: _Link, data: bytes) -> bytes:
+        data = link.replaced.replies(data)
         trap = link.trap
         if trap is None or trap.reply_bytes is None:
             return data

@@ -25,7 +25,6 @@ class RedisServer(ChildProcess):
     Attributes:
         tls_port: where it speaks TLS, if it has a certificate: other servers and the URLs use this port then.
             The port without TLS is there all the same, for `client`.
-        args: what its command line has beside its options, from the next start on.
 
     Arguments:
         announced: the port at which other servers and their clients look for it, if it is that of a proxy.
@@ -51,7 +50,7 @@ class RedisServer(ChildProcess):
         self.socket = self.directory / "socket"
         self.password = requirepass
         self._appendonly = appendonly
-        self.args = args
+        self._args = args
         self._tls = tls
         self.tls_port = free_port()
 
@@ -74,7 +73,7 @@ class RedisServer(ChildProcess):
         if self._tls is not None:
             options |= self._tls.settings(self.tls_port)
         flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-        return [self.binary.path, *flags, *self.args]
+        return [self.binary.path, *flags, *self._args]
 
     def is_ready(self) -> bool:
         try:

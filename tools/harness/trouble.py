@@ -1,184 +1,140 @@
-"""Brings a server into trouble: it is there, and refuses. Each way is a context manager, which mends it at
-its end."""
+"""A server in trouble: in the block of each of these it refuses, and after it, it serves again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Thread
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from tools.harness.full import fill
+from tools.harness.cluster_node import Node
 from tools.harness.process import wait_until
-from tools.harness.redis_server import RedisServer
+from tools.harness.redis_server import HOST, RedisServer
 
-#: How a server is brought into trouble, for so long as the context lasts.
-Trouble = Callable[[RedisServer], AbstractContextManager[None]]
+#: Seconds that the server has to get into trouble, and out of it.
+PATIENCE = 30.0
+#: Arguments of a server that is to load slowly: so many microseconds a key. In between it looks at its
+#: clients, after two megabytes each time.
+SLOW_TO_LOAD = ("--key-load-delay", "40000")
+_FILLERS, _FILLER_BYTES = 40, 2**19
 
-#: A server that loads its data looks at its clients after so many bytes, for which it needs so many seconds.
-_LOADED_AT_A_TIME, _LOADS_IN = 1024, 0.01
+Trouble = Callable[[RedisServer], AbstractContextManager[object]]
+
+
+def asking(server: RedisServer, **login: str) -> redis.Redis:
+    """A client that says what the server said, and tries nothing again."""
+    options: dict[str, Any] = {"password": server.password, **login, "retry": Retry(NoBackoff(), 0)}
+    return redis.Redis(host=HOST, port=server.port, **options)
 
 
 @contextmanager
 def misconf(server: RedisServer) -> Iterator[None]:
-    """The server could not save a snapshot."""
-    client: Any
-    file = server.directory / "dump.rdb"
-    with server.client(decode_responses=True) as client:
-        before = client.config_get("save")["save"]
-        client.config_set("save", "3600 1000000")
-        file.unlink(missing_ok=True)
-        # No snapshot can take the place of a folder.
-        file.mkdir()
+    """It could not save its data: a folder is where its snapshot should be."""
+    snapshot = server.directory / "dump.rdb"
+    with server.client() as client:
+
+        def is_saved() -> bool:
+            # One that saves just now refuses to begin.
+            with suppress(redis.ResponseError):
+                client.bgsave()
+            return bool(client.info("persistence")["rdb_last_bgsave_status"] == "ok")
+
+        snapshot.unlink(missing_ok=True)
+        snapshot.mkdir()
+        client.config_set("save", "3600 1")
         try:
-            _save_until(client, "err")
+            wait_until(lambda: not is_saved(), PATIENCE, "that it cannot save")
             yield
         finally:
-            file.rmdir()
-            _save_until(client, "ok")
-            client.config_set("save", before)
-
-
-def _save_until(client: Any, status: str) -> None:
-    def is_reached() -> bool:
-        with suppress(redis.ResponseError):
-            client.bgsave()
-        told = client.info("persistence")
-        return not told["rdb_bgsave_in_progress"] and told["rdb_last_bgsave_status"] == status
-
-    wait_until(is_reached, 30, f"a snapshot whose status is {status}")
+            snapshot.rmdir()
+            wait_until(is_saved, PATIENCE, "that it can save again")
+            client.config_set("save", "")
 
 
 @contextmanager
 def busy(server: RedisServer) -> Iterator[None]:
-    """A script of somebody does not end."""
-    client: Any
-    with server.client(decode_responses=True) as client, server.client(socket_timeout=None) as other:
-        before = client.config_get("lua-time-limit")["lua-time-limit"]
-        client.config_set("lua-time-limit", 100)
-        thread = Thread(target=_loop, args=(other,), daemon=True)
-        thread.start()
-        try:
-            wait_until(lambda: _says(client, "BUSY"), 30, "that the server is busy")
-            yield
-        finally:
-            client.script_kill()
-            thread.join(30)
-            client.config_set("lua-time-limit", before)
+    """A script does not end."""
 
+    def loop() -> None:
+        with suppress(redis.RedisError), asking(server) as client:
+            client.eval("while true do end", 0)
 
-def _loop(client: redis.Redis) -> None:
-    with suppress(redis.RedisError):
-        client.eval("while true do end", 0)
-
-
-def _says(client: Any, code: str) -> bool:
+    with server.client() as client:
+        client.config_set("lua-time-limit", 50)
+    thread = Thread(target=loop, daemon=True)
+    thread.start()
     try:
-        client.ping()
-    except redis.ResponseError as exc:
-        return code in str(exc)
-    return False
-
-
-@contextmanager
-def noperm(server: RedisServer) -> Iterator[None]:
-    """The user lost the right to take messages."""
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval", "-brpop", "-hset")
-        try:
-            yield
-        finally:
-            client.execute_command("ACL", "SETUSER", "default", "+@all")
-
-
-@contextmanager
-def oom(server: RedisServer) -> Iterator[None]:
-    """The server is full."""
-    client: Any
-    with server.client() as client:
-        before = client.info("memory")["maxmemory"]
-        fill(client)
-        try:
-            yield
-        finally:
-            client.config_set("maxmemory", before)
-            client.delete("ballast")
-
-
-@contextmanager
-def loading(server: RedisServer, seconds: float = 60) -> Iterator[None]:
-    """The server was started again, and loads its data. This takes so many *seconds*, or until the end of the
-    context. What it has is kept."""
-    client: Any
-    keys = [f"ballast:{number}" for number in range(round(seconds / _LOADS_IN))]
-    with server.client() as client:
-        # It looks at its clients after so many bytes.
-        client.config_set("rdbcompression", "no")
-        client.mset(dict.fromkeys(keys, "x" * _LOADED_AT_A_TIME))
-        client.save()
-    before = server.args
-    slow = {
-        "--key-load-delay": round(_LOADS_IN * 1_000_000),
-        "--loading-process-events-interval-bytes": _LOADED_AT_A_TIME,
-    }
-    server.stop()
-    server.args = [*before, *(str(word) for pair in slow.items() for word in pair)]
-    server.start()
-    try:
-        wait_until(lambda: _is_loading(server), 30, "that the server loads its data")
+        wait_until(lambda: _says(server, "BUSY "), PATIENCE, "that a script keeps it busy")
         yield
     finally:
-        server.args = before
-        with server.client() as client:
-            client.config_set("key-load-delay", 0)
-            server.wait_ready()
-            client.delete(*keys)
-
-
-def _is_loading(server: RedisServer) -> bool:
-    try:
-        with server.client() as client:
-            client.ping()
-    except redis.BusyLoadingError:
-        return True
-    except (redis.ConnectionError, redis.TimeoutError):
-        pass
-    return False
+        with asking(server) as client:
+            client.script_kill()
+        thread.join(PATIENCE)
 
 
 @contextmanager
-def maxclients(server: RedisServer) -> Iterator[None]:
-    """All places for clients are taken."""
-    client: Any
-    with server.client(decode_responses=True) as client:
-        before = client.config_get("maxclients")["maxclients"]
+def no_permission(server: RedisServer, user: str = "default", *rules: str) -> Iterator[None]:
+    """A user may not do what *rules* take away: commands that take messages, if none are given."""
+    refused = rules or ("-evalsha", "-eval", "-bzpopmin", "-hset", "-hdel")
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", user, *refused)
+        try:
+            yield
+        finally:
+            client.execute_command("ACL", "SETUSER", user, "allkeys", "allchannels", "+@all")
+
+
+@contextmanager
+def wrong_password(server: RedisServer, user: str, password: str) -> Iterator[None]:
+    """A user has another password now, and its connections are closed.
+
+    Arguments:
+        password: that it has before and after.
+    """
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", user, "resetpass", ">another")
+        try:
+            client.execute_command("CLIENT", "KILL", "USER", user)
+            yield
+        finally:
+            client.execute_command("ACL", "SETUSER", user, "resetpass", f">{password}")
+
+
+@contextmanager
+def full(server: RedisServer) -> Iterator[None]:
+    """It has no memory for anything."""
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def too_many_clients(server: RedisServer) -> Iterator[None]:
+    """It takes no more connections, and those of clients are closed."""
+    with server.client() as client:
+        limit = client.config_get("maxclients")["maxclients"]
         client.config_set("maxclients", 1)
-        client.client_kill_filter(_type="normal", skipme=True)
         try:
+            for kind in ("normal", "pubsub"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
             yield
         finally:
-            client.config_set("maxclients", before)
+            client.config_set("maxclients", limit)
 
 
 @contextmanager
-def noauth(server: RedisServer) -> Iterator[None]:
-    """The server was given a password."""
+def read_only(server: RedisServer) -> Iterator[None]:
+    """It is a replica, of a server that cannot be reached."""
     with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "resetpass", ">another")
-        client.client_kill_filter(_type="normal", skipme=True)
-        try:
-            yield
-        finally:
-            client.execute_command("ACL", "SETUSER", "default", "nopass")
-
-
-@contextmanager
-def readonly(server: RedisServer) -> Iterator[None]:
-    """The server is a replica."""
-    with server.client() as client:
-        client.replicaof("127.0.0.1", "1")
+        client.replicaof(HOST, "1")
         try:
             yield
         finally:
@@ -186,18 +142,70 @@ def readonly(server: RedisServer) -> Iterator[None]:
 
 
 @contextmanager
-def noreplicas(server: RedisServer) -> Iterator[None]:
-    """Too few replicas follow the server."""
+def without_primary(server: RedisServer) -> Iterator[None]:
+    """It is a replica that must not answer with data that may be old."""
     with server.client() as client:
-        client.config_set("min-replicas-to-write", 1)
+        client.config_set("replica-serve-stale-data", "no")
+        try:
+            with read_only(server):
+                yield
+        finally:
+            client.config_set("replica-serve-stale-data", "yes")
+
+
+@contextmanager
+def too_few_replicas(server: RedisServer) -> Iterator[None]:
+    """It does not write, for want of replicas."""
+    with server.client() as client:
+        before = client.config_get("min-replicas-to-write")["min-replicas-to-write"]
+        client.config_set("min-replicas-to-write", 99)
         try:
             yield
         finally:
-            client.config_set("min-replicas-to-write", 0)
+            client.config_set("min-replicas-to-write", before)
 
 
-#: By the reason in the table of `kombu_redisdelay.refusals`.
-TROUBLES: Mapping[str, Trouble] = {
-    each.__name__: each
-    for each in (misconf, busy, noperm, oom, loading, maxclients, noauth, readonly, noreplicas)
-}
+@contextmanager
+def cluster_down(node: Node) -> Iterator[None]:
+    """It does not serve one of its slots, and so takes the whole cluster for down."""
+    slot = min(node.known()[node.id].slots)
+    node.call("CLUSTER", "DELSLOTS", slot)
+    try:
+        wait_until(lambda: node.state() == "fail", PATIENCE, "that the cluster is down")
+        yield
+    finally:
+        node.call("CLUSTER", "ADDSLOTS", slot)
+        wait_until(lambda: node.state() == "ok", PATIENCE, "that the cluster is up")
+
+
+@contextmanager
+def loading(server: RedisServer) -> Iterator[None]:
+    """It has started again, and loads its data, for about two seconds if it has ``SLOW_TO_LOAD``. It forgets
+    nothing, and must have no append-only file."""
+    fillers = [f"filler:{number}" for number in range(_FILLERS)]
+    with server.client() as client, client.pipeline(transaction=False) as pipe:
+        for name in fillers:
+            # Redis makes data smaller that repeats itself.
+            pipe.set(name, os.urandom(_FILLER_BYTES))
+        pipe.execute()
+    with suppress(redis.RedisError), asking(server) as client:
+        client.shutdown(save=True)
+    wait_until(lambda: not server.running, PATIENCE, "that it ends")
+    server.start()
+    wait_until(lambda: _says(server, "is loading"), PATIENCE, "that it loads")
+    try:
+        yield
+    finally:
+        wait_until(lambda: _says(server, ""), PATIENCE, "that it has loaded")
+        with server.client() as client:
+            client.unlink(*fillers)
+
+
+def _says(server: RedisServer, error: str) -> bool:
+    """Whether it replies with an error that contains that, or with none if *error* is empty."""
+    with asking(server) as client:
+        try:
+            client.ping()
+        except redis.RedisError as exc:
+            return bool(error) and error in str(exc)
+    return not error

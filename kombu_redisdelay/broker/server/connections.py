@@ -31,7 +31,7 @@ class ToPrimary(AbstractConnection):
             return super().connect(*args, **kwargs)
         except ResponseError as exc:
             refusal = refusal_of(exc)
-            if refusal is None or refusal.then is Then.RAISES:
+            if refusal is None or not refusal.is_for_a_while:
                 raise
             raise Refuses(f"{self._address} refuses: {exc}", refusal) from None
 
@@ -49,6 +49,7 @@ class ToPrimary(AbstractConnection):
         Raises:
             NotThePrimary: the server is a replica.
             TooFewReplicas: too few replicas follow the server.
+            Refuses: the server refuses for another reason that a new connection may cure.
             ConnectionError: as redis-py says.
             TimeoutError: the server has not answered in time. redis-py does not say which one.
         """
@@ -70,7 +71,10 @@ class ToPrimary(AbstractConnection):
             return None
         if refusal.reason == "noreplicas":
             return TooFewReplicas(f"too few replicas follow {self._address}: {error}", refusal)
-        return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
+        if refusal.reason == "readonly":
+            return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
+        # redis-py knows most of these, but not what all servers say.
+        return Refuses(f"{self._address} refuses: {error}", refusal)
 
     @property
     def _address(self) -> str:

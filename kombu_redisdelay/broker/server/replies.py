@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    NoPermissionError,
     OutOfMemoryError,
     ResponseError,
     TryAgainError,
@@ -15,6 +16,7 @@ from redis.exceptions import (
 
 from kombu_redisdelay.broker.keys import expected_type
 from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.refusals import refusal_of, what_is_said
 
 #: What a server of a cluster replies instead of running a command: it does not serve the slot, or not now.
 RELOCATIONS = (AskError, TryAgainError, ClusterDownError)
@@ -57,6 +59,9 @@ def without_frames(error: ResponseError) -> ResponseError:
 #: Instead of Redis' own words, which name a script and its line.
 FULL = "the server is out of memory (maxmemory) and has refused it: nothing was done"
 
+#: Keys that an error names.
+KEYS_NAMED = 3
+
 #: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
 _OUT_OF_MEMORY = "-OOM "
 
@@ -65,6 +70,10 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
     """The *error* of an operation on *keys*, or one that says more."""
     if isinstance(error, OutOfMemoryError) or _OUT_OF_MEMORY in str(error):
         return OutOfMemoryError(FULL)
+    refusal = refusal_of(error)
+    if refusal is not None and refusal.reason == "noperm" and keys:
+        some = ", ".join([repr(key) for key in keys[:KEYS_NAMED]] + ["..."] * (len(keys) > KEYS_NAMED))
+        return NoPermissionError(f"{what_is_said(error)} (a script with the keys {some})")
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error
