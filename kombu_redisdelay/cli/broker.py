@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
@@ -164,6 +165,6 @@ def reading(
     found, refused = read_each(read, access.store, queue_names(access, selected))
     yield found
     for name, error in refused.items():
-        echo(f"Cannot read queue {name!r}: {error}", err=True)
+        echo(f"Cannot read queue {name!r}: {why(error)}", err=True)
     if refused:
         raise click.exceptions.Exit(1)

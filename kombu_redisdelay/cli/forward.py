@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from time import monotonic
 
 import click
 
@@ -13,6 +14,7 @@ from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
+from kombu_redisdelay.transport import waits
 from kombu_redisdelay.words import number_of, span
 
 #: Seconds without a successful round after which the health check fails. While Redis answers, a round takes
@@ -32,7 +34,7 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
     would never see a scheduled task. Any number of forwarders may run, also beside workers. Workers need no
     forwarder.
 
-    With --health-port, GET /healthz answers 200 while this works, and 503 while Redis is away.
+    With --health-port, GET /healthz answers 200 while this works, and 503 while Redis is away or refuses.
     """
     access = connect(Access)
 
@@ -44,6 +46,8 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
             echo(f"{forwarded.queue}: moved {number_of(forwarded.messages)}, due {late} ago")
 
     def problem() -> str | None:
+        for wait in waits.current().values():
+            return f"For {span(monotonic() - wait.since)}, Redis has refused {wait.said}"
         seconds = forwarder.failing_for
         if seconds < UNHEALTHY_AFTER:
             return None

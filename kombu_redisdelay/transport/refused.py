@@ -179,7 +179,7 @@ class Refused:
             waits.end((self, call), is_served=False)
 
 
-def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
+def told(call: Call, error: Exception, refusal: Refusal | None) -> str:
     """What a person is told of a refusal, in a line."""
     said = in_a_line(error)
     hint = f" ({refusal.hint})" if refusal and refusal.hint not in said else ""

@@ -18,6 +18,7 @@ from tools.harness.trouble import Trouble, busy, misconf, no_permission
 
 pytestmark = pytest.mark.one_server
 
+
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
