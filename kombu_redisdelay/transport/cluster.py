@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from time import monotonic
 from typing import Any, cast
@@ -17,6 +16,7 @@ from kombu_redisdelay.broker.keys import bindings
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.server import Server
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.cluster_client import ClusterClient
 from kombu_redisdelay.transport.connecting import PrefixedClient
@@ -86,16 +86,21 @@ class ClusterChannel(Channel):
         """Connects to a server that answers.
 
         Raises:
-            ConnectionError: none of them does.
+            ConnectionError: none of them does, or those that do refuse.
         """
         addresses = self.nodes.primaries()
         random.shuffle(addresses)
+        error: Exception = RedisConnectionError("none of the servers of the cluster answers")
         for address in addresses:
             pool = self._pool_at(address)
-            with suppress(*self.connection.connection_errors):
+            try:
                 PrefixedClient(connection_pool=pool, global_keyprefix="").ping()
+            except self.connection.connection_errors as exc:
+                if refusal_of(exc) is not None:
+                    error = exc
+            else:
                 return pool
-        raise RedisConnectionError("none of the servers of the cluster answers")
+        raise error
 
     def _receive(self) -> Any:
         """kombu's, for what comes over PUB/SUB. With one Redis, a lost server is a lost connection. Here,

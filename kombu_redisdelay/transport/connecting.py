@@ -48,8 +48,7 @@ class WithoutTransactions:
 
         Raises:
             Refuses: the server does nothing at all. Else kombu would be connected, publish without a pause,
-            and
-                give up when that is refused, too.
+                and give up when that is refused, too.
         """
         try:
             return super().ping(**kwargs)  # type: ignore[misc]

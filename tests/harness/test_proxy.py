@@ -124,7 +124,7 @@ def test_a_command_that_waits_is_not_refused_and_the_one_behind_it_is(
 def test_what_comes_in_pieces(cut: int) -> None:
     replaced = Replaced()
     request = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" * 2
-    sent = replaced.requests(request[:cut], "OOM") + replaced.requests(request[cut:], "OOM")
+    sent = replaced.requests(request[:cut], "OOM", ()) + replaced.requests(request[cut:], "OOM", ())
     assert sent.count(b"ECHO") == 2
     answered = b":1\r\n" + sent.replace(b"*2\r\n$4\r\nECHO\r\n", b"") + b":2\r\n"
     told = replaced.replies(answered[:cut]) + replaced.replies(answered[cut:])

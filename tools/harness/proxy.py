@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from tools.harness.replaced import Replaced
+from tools.harness.replaced import STILL_SERVED, Replaced
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on.
@@ -85,6 +85,7 @@ class Proxy:
         self._trap: Trap | None = None
         self._refuses: str | None = None
         self._refused: Collection[str] | None = None
+        self._served: Collection[bytes] = ()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.use = Lock()
@@ -113,12 +114,18 @@ class Proxy:
         """Reset connections, even if data is on its way."""
         self._do(lambda: self._reset(of))
 
-    def refuse(self, said: str, of: Collection[str] | None = None) -> None:
-        """Reply to each command with the error *said*, in place of the server. What a connection begins with
-        is done, and so is what the server was asked for before."""
+    def refuse(
+        self, said: str, of: Collection[str] | None = None, *, but: Collection[bytes] = STILL_SERVED
+    ) -> None:
+        """Reply to each command with the error *said*, in place of the server. What the server was asked for
+        before is done.
+
+        Arguments:
+            but: names of commands that are not refused: what a connection begins with.
+        """
 
         def refuse() -> None:
-            self._refuses, self._refused = said, of
+            self._refuses, self._refused, self._served = said, of, but
 
         self._do(refuse)
 
@@ -239,7 +246,7 @@ class Proxy:
 
     def _request(self, link: _Link, data: bytes) -> bytes:
         if self._refuses is not None and link.is_from(self._refused):
-            return link.replaced.requests(data, self._refuses)
+            return link.replaced.requests(data, self._refuses, self._served)
         data = link.replaced.rest() + data
         trap = self._trap
         if trap is None or trap.request not in data:

@@ -29,7 +29,7 @@ class Replaced:
         self._begun = b""
         self._held_back = b""
 
-    def requests(self, data: bytes, said: str, served: Collection[bytes] = STILL_SERVED) -> bytes:
+    def requests(self, data: bytes, said: str, served: Collection[bytes]) -> bytes:
         """What the server is sent in place of *data*.
 
         Arguments:

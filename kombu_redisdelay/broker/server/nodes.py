@@ -16,12 +16,14 @@ from redis.connection import SSLConnection
 from redis.exceptions import (
     NoPermissionError,
     RedisClusterException,
+    RedisError,
     ResponseError,
     SlotNotCoveredError,
 )
 
 from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
+from kombu_redisdelay.refusals import refusal_of
 
 try:
     # Up to redis-py 5, only this parser knows the errors of a cluster.
@@ -200,12 +202,17 @@ class Nodes:
         try:
             return self._told_by(self._ours, ask)
         except (RedisClusterException, ResponseError) as exc:
-            refusal = _refusal(exc)
-            if refusal is not None:
-                raise NoPermissionError(str(refusal)) from exc
+            # redis-py does not say which one.
+            which = ", or ".join(f"{host}:{port}" for host, port in self._addresses)
+            answer = _answer(exc)
+            refusal = refusal_of(answer) if answer is not None else None
+            if isinstance(answer, NoPermissionError):
+                raise NoPermissionError(str(answer)) from exc
+            if answer is not None and refusal is not None and refusal.is_for_a_while:
+                raise Unreachable(f"{which} refuses: {answer}", refusal) from exc
+            if isinstance(answer, ResponseError) and refusal is None and "cluster" not in str(answer).lower():
+                raise ResponseError(str(answer)) from exc
             if _NO_CLUSTER in str(exc):
-                # redis-py does not say which one.
-                which = ", or ".join(f"{host}:{port}" for host, port in self._addresses)
                 raise WrongServer(
                     f"{which} is not a server of a cluster: the URL of a single server begins with "
                     "redisdelay://, and that of a sentinel with redisdelay-sentinel://"
@@ -222,8 +229,9 @@ def _shuffled(nodes: Mapping[str, ClusterNode]) -> dict[str, ClusterNode]:
     return dict(sample(list(nodes.items()), len(nodes)))
 
 
-def _refusal(error: BaseException | None) -> NoPermissionError | None:
-    """The refusal that has led to *error*. redis-py takes it for a server without a cluster."""
-    while error is not None and not isinstance(error, NoPermissionError):
+def _answer(error: BaseException | None) -> RedisError | None:
+    """The answer of a server that has led to *error*. redis-py takes each refusal for a server without a
+    cluster."""
+    while error is not None and not isinstance(error, RedisError):
         error = error.__cause__ or error.__context__
     return error

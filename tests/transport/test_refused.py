@@ -1,0 +1,189 @@
+"""A consumer of a Celery worker while a server refuses: it waits, keeps what it has, and goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+from kombu_redisdelay.transport import refused
+from kombu_redisdelay.transport.waits import current
+from tests.transport.kit import Inbox, Site, drain, publish
+from tools.harness import trouble
+from tools.harness.process import wait_until
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import HOST, RedisServer
+
+pytestmark = pytest.mark.one_server
+
+USER, PASSWORD = "of-workers", "secret"
+STRIKE = "ERR the disks are on strike"
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[RedisServer]:
+    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
+    with RedisServer(args=user) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(own_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(own_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def site(own_server: RedisServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(refused, "_have_served", set())
+    with own_server.client() as client:
+        client.flushall()
+        site = Site(f"redisdelay://{USER}:{PASSWORD}@{HOST}:{proxy.port}/0", client)
+        yield site
+        site.close()
+    assert not current()
+
+
+@pytest.fixture
+def channel(site: Site) -> Any:
+    """Of a worker, with pauses of 0.1 s at most."""
+    connection = site.connect(visibility_timeout=1)
+    connection.transport.is_workers = True
+    return connection.default_channel
+
+
+def is_refused(channel: Any) -> bool:
+    return channel.intake.refused is not None and channel.intake.refused.any
+
+
+def test_it_goes_on_when_the_server_does(site: Site, own_server: RedisServer, channel: Any) -> None:
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    publish(site.channel(), "before")
+    drain(connection, lambda: inbox.bodies == ["before"])
+    with trouble.misconf(own_server):
+        inbox.messages[0].ack()
+        drain(connection, lambda: is_refused(channel))
+        assert [wait.reason for wait in current().values()] == ["misconf"]
+    publish(site.channel(), "after")
+    drain(connection, lambda: inbox.bodies == ["before", "after"])
+    drain(connection, lambda: site.unacked() == 1 and not is_refused(channel))
+
+
+@pytest.mark.parametrize("how", ["reject", "requeue", "dead"])
+def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
+    site: Site, own_server: RedisServer, how: str
+) -> None:
+    connection = site.connect(visibility_timeout=1, dead_letter=True)
+    connection.transport.is_workers = True
+    channel: Any = connection.default_channel
+    inbox = Inbox(channel, prefetch=1)
+    publish(site.channel(), "a", "b")
+    drain(connection, lambda: len(inbox) == 1)
+    with trouble.misconf(own_server):
+        if how == "dead":
+            channel.qos.make_dead(inbox.messages[0], "wrong")
+        else:
+            inbox.messages[0].reject(requeue=how == "requeue")
+        drain(connection, lambda: is_refused(channel))
+        assert channel.qos.holds(inbox.messages[0].delivery_tag)
+    drain(connection, lambda: len(inbox) == 2)
+    if how == "requeue":
+        inbox.messages[1].ack()
+        drain(connection, lambda: len(inbox) == 3)
+    assert len(site.dead()) == (how != "requeue")
+    drain(connection, lambda: not is_refused(channel))
+
+
+@pytest.mark.parametrize("command", ["-evalsha", "-bzpopmin"])
+def test_what_is_refused_for_long_is_told_once(
+    site: Site, own_server: RedisServer, channel: Any, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that was served before waits for its permission."""
+    caplog.set_level(logging.WARNING)
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    publish(site.channel(), "before")
+    drain(connection, lambda: inbox.bodies == ["before"])
+    with trouble.no_permission(own_server, USER, command):
+        site.redis.acl_log_reset()
+        # The ACL log counts the same again as one.
+        drain(connection, lambda: any(entry["count"] > 5 for entry in site.redis.acl_log()))
+    publish(site.channel(), "after")
+    drain(connection, lambda: inbox.bodies == ["before", "after"])
+    drain(connection, lambda: not is_refused(channel))
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["ERROR", "WARNING"], caplog.text
+    assert "this user may not do that" in caplog.text
+    assert "serves this process again" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["-evalsha", "-bzpopmin"])
+def test_who_never_had_the_permission_gets_an_error_that_names_it(
+    site: Site, own_server: RedisServer, channel: Any, command: str
+) -> None:
+    Inbox(channel)
+    publish(site.channel(), "a")
+    with (
+        trouble.no_permission(own_server, USER, command),
+        pytest.raises(NoPermissionError, match=f"Redis refuses .*{command[1:]}") as caught,
+    ):
+        drain(channel.connection.client, lambda: False)
+    assert "q" in str(caught.value)
+
+
+class TestUnknownError:
+    """It is in no row of the table."""
+
+    def test_it_is_waited_for_and_logged_in_full(
+        self, site: Site, proxy: Proxy, channel: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        inbox = Inbox(channel)
+        connection = channel.connection.client
+        publish(site.channel(), "before")
+        drain(connection, lambda: inbox.bodies == ["before"])
+        proxy.refuse(STRIKE)
+        drain(connection, lambda: is_refused(channel))
+        proxy.serve()
+        publish(site.channel(), "after")
+        drain(connection, lambda: inbox.bodies == ["before", "after"])
+        drain(connection, lambda: not is_refused(channel))
+        [in_full, *_] = (record for record in caplog.records if record.exc_info)
+        assert in_full.levelname == "ERROR"
+        assert "on strike" in str(in_full.exc_info)
+
+    def test_after_a_minute_it_ends_the_worker(
+        self, proxy: Proxy, channel: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.5)
+        Inbox(channel)
+        proxy.refuse(STRIKE)
+        with pytest.raises(ResponseError, match="on strike"):
+            drain(channel.connection.client, lambda: False)
+
+    def test_what_else_is_served_does_not_matter(
+        self, site: Site, own_server: RedisServer, channel: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The wait is refused, and each take in between is served."""
+        monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.5)
+        monkeypatch.setattr(refused, "refusal_of", lambda error: None)
+        inbox = Inbox(channel)
+        with trouble.no_permission(own_server, USER, "-bzpopmin"):
+            publish(site.channel(), "a")
+            with pytest.raises(ResponseError, match="bzpopmin"):
+                drain(channel.connection.client, lambda: False)
+        assert inbox.bodies == ["a"]
+
+    def test_another_one_begins_anew(self) -> None:
+        """Numbers in it do not make it another one."""
+
+
+def test_a_program_with_kombu_gets_the_error(site: Site, own_server: RedisServer) -> None:
+    channel = site.channel()
+    Inbox(channel)
+    with trouble.misconf(own_server), pytest.raises(ResponseError, match="MISCONF"):
+        drain(channel.connection.client, lambda: False)
+    wait_until(lambda: not current(), 1, "that nothing waits")
