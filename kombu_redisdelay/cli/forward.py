@@ -7,6 +7,7 @@ from time import monotonic
 
 import click
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.health import serve_health
@@ -14,7 +15,6 @@ from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
-from kombu_redisdelay.transport import waits
 from kombu_redisdelay.words import number_of, span
 
 #: Seconds without a successful round after which the health check fails. While Redis answers, a round takes

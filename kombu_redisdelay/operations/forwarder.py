@@ -22,6 +22,7 @@ from time import monotonic
 
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
@@ -29,8 +30,6 @@ from kombu_redisdelay.broker.server.scripts import try_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.refusals import refusal_of
-from kombu_redisdelay.transport import waits
-from kombu_redisdelay.transport.refused import FIRST_PAUSE, Call, told
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +40,9 @@ LONGEST_WAIT = 1.0
 #: Seconds between two checks for queues that are not used.
 TIDY_INTERVAL = 10.0
 
-#: What a server may refuse.
-FORWARDING = Call("to forward what is due")
+#: Seconds of the first pause while Redis is away or refuses. Each is twice as long as the one before, and the
+#: longest is :data:`LONGEST_WAIT`.
+FIRST_PAUSE = 0.1
 
 #: Queues that are checked in one round trip.
 QUEUES_PER_CALL = 50
@@ -119,7 +119,7 @@ class Forwarder:
             except (RedisError, OSError) as exc:
                 refusal = refusal_of(exc)
                 if refusal is not None and refusal.is_for_a_while:
-                    waits.begin(self, refusal.reason, told(FORWARDING, exc, refusal))
+                    waits.begin(self, refusal.reason, f"to forward what is due: {why(exc)}")
                 elif not is_lost:
                     is_lost = True
                     logger.error("Lost Redis, trying again each second: %s", why(exc))

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.refusals import Refusal, Then, refusal_of
-from kombu_redisdelay.transport import waits
 
 _Result = TypeVar("_Result")
 
@@ -179,7 +179,7 @@ class Refused:
             waits.end((self, call), is_served=False)
 
 
-def told(call: Call, error: Exception, refusal: Refusal | None) -> str:
+def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
     """What a person is told of a refusal, in a line."""
     said = in_a_line(error)
     hint = f" ({refusal.hint})" if refusal and refusal.hint not in said else ""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kombu_redisdelay.transport.waits import current
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.transport import refused
-from kombu_redisdelay.transport.waits import current
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until
