@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kombu_redisdelay.transport.waits import current
 from redis.exceptions import NoPermissionError, ResponseError
 
+from kombu_redisdelay.broker.waits import current
 from kombu_redisdelay.transport import refused
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness import trouble
