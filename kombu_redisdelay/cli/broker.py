@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.errors import why
+from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
 from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
@@ -133,6 +133,17 @@ def all_steered(queues: Sequence[str], keys: Sequence[str]) -> list[Steered]:
     """Each of *queues*, or with *keys* each of these keys of them."""
     some: list[str | None] = [*keys] or [None]
     return [Steered(queue, key) for queue in queues for key in some]
+
+
+@contextmanager
+def changing(store: Store, each: Sequence[Steered]) -> Iterator[None]:
+    """Change *each* in a ``with`` block, one after the other. If that ends in the middle, say so."""
+    try:
+        yield
+    except BROKER_ERRORS:
+        if len(store.partitions.all_names(steered.queue for steered in each)) > 1 or len(each) > 1:
+            echo("Some of it may be done. Run it again for the rest.", err=True)
+        raise
 
 
 def tell_of_keys(store: Store, queues: Sequence[str], keys: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from kombu_redisdelay.web.memory import memory
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import HERE, Site, mounted_at, render, site_of, viewer_of
+from kombu_redisdelay.web.site import AWAY, HERE, Site, mounted_at, render, site_of, viewer_of
 from kombu_redisdelay.web.turns import LONGEST_SEARCH
 from kombu_redisdelay.web.work import stop, work
 
@@ -173,4 +173,4 @@ def _took_too_long(request: Request, error: Exception) -> Response:
 def _broker_is_away(request: Request, error: Exception) -> Response:
     said = why(error)
     logger.error("Cannot read the queues: %s", said)
-    return render(request, "error.html", 503, what="Redis does not answer as it should", error=said)
+    return render(request, "error.html", 503, what=AWAY, error=said)
