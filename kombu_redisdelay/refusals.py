@@ -126,7 +126,7 @@ REFUSALS = (
         "oom",
         _code("OOM"),
         Then.GOES_ON,
-        "Redis is out of memory (maxmemory)",
+        "the server is out of memory (maxmemory)",
         (OutOfMemoryError,),
     ),
     Refusal(

@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
 from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
@@ -134,6 +135,17 @@ def all_steered(queues: Sequence[str], keys: Sequence[str]) -> list[Steered]:
     return [Steered(queue, key) for queue in queues for key in some]
 
 
+@contextmanager
+def changing(store: Store, each: Sequence[Steered]) -> Iterator[None]:
+    """Change *each* in a ``with`` block, one after the other. If that ends in the middle, say so."""
+    try:
+        yield
+    except BROKER_ERRORS:
+        if len(store.partitions.all_names(steered.queue for steered in each)) > 1 or len(each) > 1:
+            echo("Some of it may be done. Run it again for the rest.", err=True)
+        raise
+
+
 def tell_of_keys(store: Store, queues: Sequence[str], keys: Sequence[str]) -> None:
     """Say on standard error what may surprise after *keys* of *queues* were paused or limited: that a queue
     is not fair, that a key has no messages, and that a key is a name and not a pattern."""
@@ -164,6 +176,6 @@ def reading(
     found, refused = read_each(read, access.store, queue_names(access, selected))
     yield found
     for name, error in refused.items():
-        echo(f"Cannot read queue {name!r}: {error}", err=True)
+        echo(f"Cannot read queue {name!r}: {why(error)}", err=True)
     if refused:
         raise click.exceptions.Exit(1)

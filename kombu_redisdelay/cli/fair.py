@@ -8,7 +8,7 @@ import click
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.cli.broker import connect
+from kombu_redisdelay.cli.broker import all_steered, changing, connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import force_option, json_option, queues_option, yes_option
 from kombu_redisdelay.cli.output import show_json, show_lines
@@ -42,10 +42,11 @@ def command(queues: tuple[str, ...], off: bool, yes: bool, force: bool, as_json:
         _ask(access.store, names)
     before = fair.fair_states(access.store, names)
     try:
-        if off:
-            fair.make_plain(access.store, names)
-        else:
-            fair.make_fair(access.store, names, access.app)
+        with changing(access.store, all_steered(names, ())):
+            if off:
+                fair.make_plain(access.store, names)
+            else:
+                fair.make_fair(access.store, names, access.app)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     after = fair.fair_states(access.store, names)

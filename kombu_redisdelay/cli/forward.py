@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from time import monotonic
 
 import click
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.health import serve_health
@@ -32,7 +34,7 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
     would never see a scheduled task. Any number of forwarders may run, also beside workers. Workers need no
     forwarder.
 
-    With --health-port, GET /healthz answers 200 while this works, and 503 while Redis is away.
+    With --health-port, GET /healthz answers 200 while this works, and 503 while Redis is away or refuses.
     """
     access = connect(Access)
 
@@ -44,6 +46,8 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
             echo(f"{forwarded.queue}: moved {number_of(forwarded.messages)}, due {late} ago")
 
     def problem() -> str | None:
+        for wait in waits.current().values():
+            return f"For {span(monotonic() - wait.since)}, Redis has refused {wait.said}"
         seconds = forwarder.failing_for
         if seconds < UNHEALTHY_AFTER:
             return None

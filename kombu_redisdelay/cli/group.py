@@ -91,7 +91,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         # These imports are not at the top because Celery imports this file for each of its own commands.
         from kombu_redisdelay.broker.printable import printable
-        from kombu_redisdelay.operations.errors import BROKER_ERRORS
+        from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
+        from kombu_redisdelay.refusals import refusal_of
 
         try:
             return super().invoke(ctx)
@@ -103,16 +104,16 @@ class LazyGroup(click.Group):
             raise
         except BROKER_ERRORS as exc:
             # redis-py begins with the number of the error.
-            why = re.sub(r"^Error -?\d+ (?=connecting)", "failed ", " ".join(str(exc).split()))
-            message = sentence(printable(f"Redis: {why}"))
-            raise click.ClickException(message) from exc
+            said = re.sub(r"^Error -?\d+ (?=connecting)", "failed ", why(exc))
+            prefix = "" if refusal_of(exc) else "Redis: "
+            raise click.ClickException(sentence(f"{prefix}{said}")) from exc
         except ModuleNotFoundError as exc:
             # A command imports optional packages when it runs, so that its help always works.
             missing = (exc.name or "").partition(".")[0]
             if missing not in _EXTRAS:
                 raise
-            why = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
-            raise click.ClickException(why) from exc
+            needs = f"Needs {missing}: pip install 'kombu-redisdelay[{_EXTRAS[missing]}]'"
+            raise click.ClickException(needs) from exc
 
 
 def _hint(exc: click.ClickException) -> str:

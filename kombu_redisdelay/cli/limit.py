@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.cli.broker import Steered, all_steered, connect, tell_of_keys
+from kombu_redisdelay.cli.broker import Steered, all_steered, changing, connect, tell_of_keys
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import force_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json
@@ -87,8 +87,9 @@ def command(
     names = list(dict.fromkeys(queues))
     each = all_steered(names, keys)
     try:
-        for steered in each:
-            _limit(access.store, steered, per_key, _NONE if clear else changes)
+        with changing(access.store, each):
+            for steered in each:
+                _limit(access.store, steered, per_key, _NONE if clear else changes)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     found = {steered: _limits(access.store, steered, per_key) for steered in each}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.cli.broker import all_steered, connect, steered_queues, tell_of_keys
+from kombu_redisdelay.cli.broker import all_steered, changing, connect, steered_queues, tell_of_keys
 from kombu_redisdelay.cli.options import all_option, force_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
@@ -28,11 +28,12 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, force: 
     names = steered_queues(access, queues, every)
     each = all_steered(names, keys)
     paused = {steered for steered in each if steered.is_paused(access.store)}
-    if not keys:
-        limits.pause(access.store, names)
-    for name in names:
-        for key in keys:
-            fair.pause_key(access.store, name, key)
+    with changing(access.store, each):
+        if not keys:
+            limits.pause(access.store, names)
+        for name in names:
+            for key in keys:
+                fair.pause_key(access.store, name, key)
     if as_json:
         show_json({**steered.fields, "paused": True} for steered in each)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.cli.broker import all_steered, connect, steered_queues
+from kombu_redisdelay.cli.broker import all_steered, changing, connect, steered_queues
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import all_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
@@ -27,11 +27,12 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, as_json
     names = steered_queues(access, queues, every)
     each = all_steered(names, keys)
     paused = {steered for steered in each if steered.is_paused(access.store)}
-    if not keys:
-        limits.resume(access.store, names)
-    for name in names:
-        for key in keys:
-            fair.resume_key(access.store, name, key)
+    with changing(access.store, each):
+        if not keys:
+            limits.resume(access.store, names)
+        for name in names:
+            for key in keys:
+                fair.resume_key(access.store, name, key)
     if as_json:
         show_json({**steered.fields, "resumed": steered in paused} for steered in each)
     else:

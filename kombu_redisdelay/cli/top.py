@@ -21,7 +21,7 @@ from kombu_redisdelay.cli.remarks import fairness_remarks, remarks
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.errors import UNREACHABLE
+from kombu_redisdelay.operations.errors import BROKER_ERRORS, may_pass, why
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.queue_reasons import KEY_LIMITS
@@ -74,10 +74,12 @@ def command(queues: tuple[str, ...], interval: float) -> None:
                 try:
                     found, refused = read_each(_look, access.store, queue_names(access, queues))
                     spans = timeline(access.store, [stats.queue for stats, _ in found])
-                except UNREACHABLE as exc:
-                    shown = view.silent(str(exc), monotonic())
+                except BROKER_ERRORS as exc:
+                    if not may_pass(exc):
+                        raise
+                    shown = view.silent(why(exc), monotonic())
                 else:
-                    unread = [f"Cannot read queue {name!r}: {error}" for name, error in refused.items()]
+                    unread = [f"Cannot read queue {name!r}: {why(error)}" for name, error in refused.items()]
                     shown = view.render(found, spans, monotonic(), target.width, target.height, unread)
                 live.update(colored(shown), refresh=True)
                 if b"q" in typed(interval):

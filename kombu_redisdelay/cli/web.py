@@ -17,7 +17,7 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import arguments_option
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.calls import SHORTENED
-from kombu_redisdelay.operations.errors import UNREACHABLE
+from kombu_redisdelay.operations.errors import BROKER_ERRORS, may_pass, why
 
 #: The environment variable with the password of :data:`USER`.
 PASSWORD = "REDISDELAY_WEB_PASSWORD"
@@ -96,9 +96,11 @@ def command(
     try:
         # Report wrong settings of the broker now, and not only on the page.
         connect(Access)
-    except UNREACHABLE as exc:
-        # Redis may start later.
-        echo(f"Redis cannot be reached yet, as the page says until then: {exc}", err=True)
+    except BROKER_ERRORS as exc:
+        if not may_pass(exc):
+            raise
+        # Redis may start later, or serve again.
+        echo(f"Redis does not serve the page yet, as it says until then: {why(exc)}", err=True)
     # Another site can let any name refer to this machine, and so make a browser act here.
     names = ["*"] if users or viewers else ["localhost", "127.0.0.1", "[::1]", "::1", address, *hosts]
     if users.keys() & viewers.keys():

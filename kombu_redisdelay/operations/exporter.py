@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.kept import Kept
@@ -151,12 +152,12 @@ class QueueCollector(Collector):
             queues = list(self._find_queues())
             found, refused = read_each(_read, self._store, queues)
         except (RedisError, OSError) as exc:
-            logger.error("Cannot read the queues: %s", printable(str(exc)))
+            logger.error("Cannot read the queues: %s", why(exc))
             found, refused, up = [], {}, 0
         else:
             up = 1
         for name, error in refused.items():
-            logger.error("Cannot read queue %r: %s", name, printable(str(error)))
+            logger.error("Cannot read queue %r: %s", name, why(error))
         stats, histories = [each for each, _, _ in found], [each for _, each, _ in found]
         yield GaugeMetricFamily("redisdelay_up", "Whether Redis answered.", value=up)
         messages = GaugeMetricFamily(
@@ -203,7 +204,7 @@ class QueueCollector(Collector):
         try:
             found = self._bytes.get().value if stats else []
         except (RedisError, OSError) as exc:
-            logger.error("Cannot read the bytes of the queues: %s", printable(str(exc)))
+            logger.error("Cannot read the bytes of the queues: %s", why(exc))
             found = []
         for queue, state, size in found:
             family.add_metric([printable(queue), state], size)

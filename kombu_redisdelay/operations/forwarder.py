@@ -23,14 +23,22 @@ from time import monotonic
 
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
+<<<<<<< HEAD
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.relisting import INTERVAL, report
 from kombu_redisdelay.broker.server.scripts import try_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import Found, search
+=======
+from kombu_redisdelay.broker.server.scripts import try_each
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.errors import why
+from kombu_redisdelay.refusals import refusal_of
+>>>>>>> trouble-seen
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +48,10 @@ LONGEST_WAIT = 1.0
 
 #: Seconds between two checks for queues that are not used.
 TIDY_INTERVAL = 10.0
+
+#: Seconds of the first pause while Redis is away or refuses. Each is twice as long as the one before, and the
+#: longest is :data:`LONGEST_WAIT`.
+FIRST_PAUSE = 0.1
 
 #: Queues that are checked in one round trip.
 QUEUES_PER_CALL = 50
@@ -112,22 +124,28 @@ class Forwarder:
         self._tokens.put(None)
 
     def run(self) -> None:
-        """Forward messages until stopped. If Redis goes away, wait until it is back."""
+        """Forward messages until stopped. If Redis goes away or refuses, wait until it is back."""
         token_taker = Thread(target=self._take_tokens, name="redisdelay-forwarder-tokens", daemon=True)
         token_taker.start()
-        failing = False
+        pause, is_lost = 0.0, False
         while not self._stopped.is_set():
             try:
                 self._round()
             except (RedisError, OSError) as exc:
-                if not failing:
-                    logger.error("Lost Redis, trying again each second: %s", printable(str(exc)))
-                failing = True
-                self._stopped.wait(LONGEST_WAIT)
+                refusal = refusal_of(exc)
+                if refusal is not None and refusal.is_for_a_while:
+                    waits.begin(self, refusal.reason, f"to forward what is due: {why(exc)}")
+                elif not is_lost:
+                    is_lost = True
+                    logger.error("Lost Redis, trying again each second: %s", why(exc))
+                pause = min(LONGEST_WAIT, 2 * pause or FIRST_PAUSE)
+                self._stopped.wait(pause)
             else:
-                failing = False
+                pause, is_lost = 0.0, False
+                waits.end(self)
                 if not self._look_at or self._failing < self._look_at.keys():
                     self._succeeded_at = monotonic()
+        waits.end(self, is_served=False)
         # The thread still blocks for a while, and its connection must not be closed meanwhile.
         token_taker.join(timeout=2 * LONGEST_WAIT)
 
@@ -176,18 +194,21 @@ class Forwarder:
         for first in range(0, len(queues), QUEUES_PER_CALL):
             some = queues[first : first + QUEUES_PER_CALL]
             calls = [forwarding(self._store, queue, has_token) for queue in some]
+            refused: ResponseError | None = None
             for queue, reply in zip(some, try_each(self._store.server, calls), strict=True):
-                if isinstance(reply, ResponseError):
-                    self._has_failed(queue, reply)
-                else:
+                if not isinstance(reply, ResponseError):
                     self._has_forwarded(queue, *reply)
+                elif _is_for_all(reply):
+                    refused = reply
+                else:
+                    self._has_failed(queue, reply)
+            if refused is not None:
+                raise refused
 
     def _has_failed(self, queue: str, error: ResponseError) -> None:
         """Note that Redis has refused the call for *queue*. Other queues may be in order."""
         if queue not in self._failing:
-            logger.error(
-                "Cannot forward queue %r, trying again each second: %s", queue, printable(str(error))
-            )
+            logger.error("Cannot forward queue %r, trying again each second: %s", queue, why(error))
         self._failing.add(queue)
         self._look_at[queue] = monotonic() + LONGEST_WAIT
 
@@ -249,3 +270,9 @@ class Forwarder:
             if queue:
                 self._tokens.put(queue)
                 self._stopped.wait(TOKEN_PAUSE)
+
+
+def _is_for_all(error: ResponseError) -> bool:
+    """Whether a server that refuses in this way does not forward other queues either, for a while."""
+    refusal = refusal_of(error)
+    return refusal is not None and refusal.is_for_a_while and not refusal.is_for_one

@@ -280,6 +280,27 @@ class Channel(PublishingChannel):
                 raise
             self.bind_later(queues)
 
+    def sweep_bindings(self, *args: Any, **kwargs: Any) -> int:
+        """As kombu's, from 5.7 on. kombu calls this from the same timer. While Redis refuses, a worker leaves
+        it for another time."""
+        try:
+            return int(super().sweep_bindings(*args, **kwargs))
+        except ResponseError as exc:
+            if not self.is_refused_for_a_while(exc):
+                raise
+            return 0
+
+    def _receive_one(self, c: Any) -> Any:
+        """As kombu's, which hears fanout exchanges. A server may refuse the PING with which redis-py checks
+        that it is there. It is, so the connection stands."""
+        try:
+            return super()._receive_one(c)
+        except ResponseError as exc:
+            if not (c.health_check_response_counter and self.is_refused_for_a_while(exc)):
+                raise
+            c.health_check_response_counter -= 1
+            return None
+
     # -- queues ----------------------------------------------------------------------------------------
 
     def _size(self, queue: str) -> int:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.refusals import Refusal, Then, refusal_of
-from kombu_redisdelay.transport import waits
 
 _Result = TypeVar("_Result")
 

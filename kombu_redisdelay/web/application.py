@@ -17,10 +17,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
 from kombu_redisdelay.operations.deadline import TookTooLongError
-from kombu_redisdelay.operations.errors import BROKER_ERRORS
+from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.failed import failed
@@ -30,7 +29,7 @@ from kombu_redisdelay.web.memory import memory
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.overview import overview
 from kombu_redisdelay.web.queue import queue
-from kombu_redisdelay.web.site import HERE, Site, mounted_at, render, site_of, viewer_of
+from kombu_redisdelay.web.site import AWAY, HERE, Site, mounted_at, render, site_of, viewer_of
 from kombu_redisdelay.web.turns import LONGEST_SEARCH
 from kombu_redisdelay.web.work import stop, work
 
@@ -172,5 +171,6 @@ def _took_too_long(request: Request, error: Exception) -> Response:
 
 
 def _broker_is_away(request: Request, error: Exception) -> Response:
-    logger.error("Cannot read the queues: %s", printable(" ".join(str(error).split())))
-    return render(request, "error.html", 503, what="Redis does not answer as it should", error=str(error))
+    said = why(error)
+    logger.error("Cannot read the queues: %s", said)
+    return render(request, "error.html", 503, what=AWAY, error=said)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.fair import checked_key
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
@@ -21,6 +22,7 @@ from kombu_redisdelay.web.form import BACK, KEY, Form, read_ours
 from kombu_redisdelay.web.key_actions import named
 from kombu_redisdelay.web.questions import Subject, counted, subject_of
 from kombu_redisdelay.web.site import (
+    AWAY,
     NOTE,
     Site,
     address,
@@ -100,6 +102,8 @@ def _act(request: Request, form: Form) -> Response:
     site.works.forget(work)
     if isinstance(work.error, ValueError):
         return _ask(request, name, action, form, sentence(str(work.error)))
+    if isinstance(work.error, BROKER_ERRORS):
+        return render(request, "error.html", 503, what=AWAY, error=work.outcome)
     if work.error is not None:
         raise work.error
     return _back(request, form, action, work.outcome)

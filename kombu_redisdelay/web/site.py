@@ -44,6 +44,9 @@ from kombu_redisdelay.web.works import Works
 
 HERE = Path(__file__).parent
 
+#: What a page says that cannot be shown.
+AWAY = "Redis does not answer as it should"
+
 #: The cookie that carries what was just done to the next page.
 NOTE = "redisdelay_note"
 

@@ -11,6 +11,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
+from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.operations.pace import Pace
 from kombu_redisdelay.web.words import for_log, plural
 
@@ -145,13 +146,15 @@ class Work:
             self.error, self.outcome = exc, str(exc)
             said = f"refused: {exc}"
         except Exception as exc:
-            self.error = exc
+            self.error, reason = exc, why(exc)
             if self.count:
-                self.outcome = f"It failed after {self._so_far()} or more. Start it again for the rest. {exc}"
-                said = f"failed after {self._so_far()} or more: {exc}"
+                self.outcome = (
+                    f"It failed after {self._so_far()} or more. Start it again for the rest. {reason}"
+                )
+                said = f"failed after {self._so_far()} or more: {reason}"
             else:
-                self.outcome = f"It failed. A part of it may be done. {exc}"
-                said = f"failed, a part of it may be done: {exc}"
+                self.outcome = f"It failed. A part of it may be done. {reason}"
+                said = f"failed, a part of it may be done: {reason}"
         logger.info("%s: %s", self._line, for_log(said), extra=self._outcome(for_log(said)))
 
     def _outcome(self, said: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_a_wrong_password_is_one_line(site: Site) -> None:
     broker = site.app.conf.broker_url.replace("://", "://nobody:wrong@")
     result = site.run("stats", app=Celery(broker=broker, set_as_current=False))
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: Redis: ")
+    assert result.stderr.startswith("Error: Redis asks for another user or password (")
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -64,7 +64,7 @@ def test_it_may_start_before_redis() -> None:
     with RedisServer() as server:
         server.stop()
         with WebPage(server) as page:
-            assert "Redis cannot be reached yet" in page.log()
+            assert "Redis does not serve the page yet" in page.log()
             assert get(page.url)[0] == 503
             server.start()
             server.wait_ready()

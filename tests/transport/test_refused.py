@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
+from kombu_redisdelay.broker.waits import current
 from kombu_redisdelay.transport import refused
-from kombu_redisdelay.transport.waits import current
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until

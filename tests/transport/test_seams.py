@@ -43,6 +43,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
                 "_on_connection_disconnect",
                 "queue_delete",
                 "close",
+                "_receive_one",
             ),
         },
     ),
@@ -131,7 +132,7 @@ def test_nothing_else_of_kombu_is_overridden() -> None:
     for ours, theirs, names in OVERRIDDEN:
         attributes = {"__init__", "__doc__", "__module__", "__annotations__", "__firstlineno__"}
         attributes |= {"__static_attributes__", "QoS", "Channel", "brpop_timeout", "_collect"}
-        attributes |= {"active_queues", "_refresh_bindings", "create_publish_batch"}
+        attributes |= {"active_queues", "_refresh_bindings", "sweep_bindings", "create_publish_batch"}
         # From kombu 5.7 on.
         attributes |= {"_pubsub_reauth_handled_by_redis", "_flush_brpop_reauth"}
         attributes |= {"connection_class", "connection_class_ssl", "default_port"}

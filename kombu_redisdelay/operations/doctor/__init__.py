@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoPermissionError, RedisError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.doctor.filling import check_filling
@@ -22,6 +21,7 @@ from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.prefetch import check_prefetch
 from kombu_redisdelay.operations.doctor.queues import check_queues
 from kombu_redisdelay.operations.doctor.reach import divide
+from kombu_redisdelay.operations.doctor.refusals import check_refusals
 from kombu_redisdelay.operations.doctor.replication import check_replication
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.server import check_server
@@ -29,7 +29,8 @@ from kombu_redisdelay.operations.doctor.transport_options import check_transport
 from kombu_redisdelay.operations.doctor.unlisted import check_unlisted
 from kombu_redisdelay.operations.doctor.url import check_url
 from kombu_redisdelay.operations.stranded import find_stranded
-from kombu_redisdelay.words import first_of
+from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.words import first_of, sentence
 
 __all__ = ("Finding", "Level", "examine")
 
@@ -59,11 +60,9 @@ def examine(access: Access, queues: Sequence[str] = (), *, with_permissions: boo
     store = access.store
     servers = list(_as_far_as_allowed("server", _check_servers(access)))
     silent = {finding.server for finding in servers if finding.check == _CONNECTION}
+    servers += check_refusals([one for one in store.server.servers() if one.address not in silent])
     try:
         return [*servers, *_check_rest(access, queues, silent, with_permissions)]
-    except NotThePrimary as exc:
-        advice = "Have the broker URL name the primary."
-        return [*servers, wrong("the rest", f"could not be checked: {exc}", advice)]
     except (ConnectionError, TimeoutError) as exc:
         if not store.server.has_slots:
             raise
@@ -75,8 +74,9 @@ def _check_rest(
 ) -> list[Finding]:
     store = access.store
     names = names_of(access, queues)
+    permissions = check_permissions(store, names, silent) if with_permissions else iter(())
     findings = [
-        *(check_permissions(store, names, silent) if with_permissions else ()),
+        *_as_far_as_allowed("permissions", permissions),
         *check_transport_options(access.unknown_options(), access.is_unverified),
         *check_url(access),
         *check_lease(access.options),
@@ -164,5 +164,10 @@ def _check_servers(access: Access) -> Iterator[Finding]:
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
-    except ResponseError as exc:
-        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", "See the permissions.")
+    except RedisError as exc:
+        refusal = refusal_of(exc)
+        if refusal is None and not isinstance(exc, ResponseError):
+            raise
+        hint = "" if refusal is None or refusal.reason == "noperm" else refusal.hint
+        advice = sentence(hint) if hint else "See the permissions."
+        yield Finding(Level.WRONG, check, f"could not be checked: {exc}", advice)

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from typing import Any
 from uuid import uuid4
 
+from redis.connection import AbstractConnection
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.server.server import OneServer
@@ -122,7 +123,8 @@ def _errors(connection: Any, wanted: Sequence[Use]) -> Iterator[tuple[Use, Respo
     connection.send_packed_command([pack(*use.command) for use in wanted], check_health=False)
     for use in wanted:
         try:
-            connection.read_response()
+            # Not as ours, which closes the connection if the server does not write: permissions come first.
+            AbstractConnection.read_response(connection)
         except ResponseError as exc:
             yield use, exc
 

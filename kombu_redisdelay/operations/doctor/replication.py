@@ -9,7 +9,8 @@ from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.words import number_of
 
-_SETTING = "min-replicas-to-write"
+#: The setting of a server: how many replicas must follow, or it writes nothing.
+MIN_REPLICAS = "min-replicas-to-write"
 
 
 def check_replication(
@@ -40,17 +41,17 @@ def check_replication(
             "Start a replica of it, or see why it has gone.",
         )
     if has_sentinels:
-        yield _refusing(server.setting(_SETTING), replicas)
+        yield _refusing(server.setting(MIN_REPLICAS), replicas)
 
 
 def _refusing(setting: str | None, replicas: int) -> Finding:
-    advice = f"CONFIG SET {_SETTING} 1, and in the configuration of each server."
+    advice = f"CONFIG SET {MIN_REPLICAS} 1, and in the configuration of each server."
     if setting is None:
-        return warning(_SETTING, "may not be asked (CONFIG)", f"See that it is 1 or more: {advice}")
+        return warning(MIN_REPLICAS, "may not be asked (CONFIG)", f"See that it is 1 or more: {advice}")
     if replicas and setting == "0":
         return warning(
-            _SETTING,
+            MIN_REPLICAS,
             "0: a primary that was replaced and does not know it yet takes messages, and loses them",
             advice,
         )
-    return ok(_SETTING, setting)
+    return ok(MIN_REPLICAS, setting)

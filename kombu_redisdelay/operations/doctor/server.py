@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.server.eviction import evicted_by
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.doctor.replication import MIN_REPLICAS
 from kombu_redisdelay.operations.server_memory import CONTAINER, UNKNOWN, ServerMemory, mebibytes, memory_in
 from kombu_redisdelay.words import number_of
 
@@ -51,6 +52,8 @@ def check_server(server: OneServer) -> Iterator[Finding]:
         return
     yield _version(info)
     yield _role(info)
+    yield from _too_few_replicas(info, server)
+    yield from _saving(info, server)
     yield _persistence(info, server.setting("save"), server.setting("appendfsync"))
     memory = memory_in(info)
     yield _eviction(memory)
@@ -103,15 +106,40 @@ def _role(info: Mapping[str, Any]) -> Finding:
     return wrong("role", "a replica, which is read-only", "Point the broker URL to the primary.")
 
 
+def _too_few_replicas(info: Mapping[str, Any], server: OneServer) -> Iterator[Finding]:
+    # Only where a number of replicas is wanted, the server tells how many there are.
+    good = info.get("min_slaves_good_slaves")
+    if good is None:
+        return
+    wanted = server.setting(MIN_REPLICAS)
+    if wanted is not None and int(good) < int(wanted):
+        yield wrong(
+            "replicas",
+            f"{good} replicas follow, and the server writes nothing with less than {wanted} (NOREPLICAS)",
+            "Start the replicas that are missing, or see why they lag behind.",
+        )
+
+
+def _saving(info: Mapping[str, Any], server: OneServer) -> Iterator[Finding]:
+    """What fails to save the data. Some of it has Redis refuse to write."""
+    check, advice = "saving", "See the server's log; is the disk full?"
+    stops = "Redis writes nothing until it succeeds (MISCONF)"
+    if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
+        yield wrong(check, f"writing the append-only file fails, and {stops}", advice)
+    if info.get("aof_enabled") and info.get("aof_last_bgrewrite_status", "ok") != "ok":
+        yield warning(check, "the last rewrite of the append-only file failed: it grows", advice)
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        if server.setting("save") == "" or server.setting("stop-writes-on-bgsave-error") == "no":
+            yield warning(check, "the last snapshot failed; Redis still writes", advice)
+        else:
+            yield wrong(check, f"the last snapshot failed, and {stops}", advice)
+
+
 def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -> Finding:
     check = "persistence"
     if info.get("loading"):
         return wrong(check, "the server is still loading its data", "Wait until it has.")
     if info.get("aof_enabled"):
-        if info.get("aof_last_write_status", "ok") != "ok":
-            return wrong(
-                check, "writing the append-only file fails", "See the server's log; is the disk full?"
-            )
         if fsync == "no":
             return warning(
                 check,
@@ -119,8 +147,6 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
                 "CONFIG SET appendfsync everysec",
             )
         return ok(check, f"append-only file, appendfsync {fsync or 'unknown'}")
-    if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        return wrong(check, "the last snapshot failed", "See the server's log; is the disk full?")
     advice = "CONFIG SET appendonly yes, and in the server's configuration."
     if save == "":
         return wrong(check, "none: a restart of the server loses every message, scheduled ones too", advice)

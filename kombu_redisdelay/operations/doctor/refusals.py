@@ -1,0 +1,119 @@
+"""Looks at what the servers themselves have counted of what they refuse, and to whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import sleep
+from typing import Any
+
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+
+from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.server.server import OneServer
+from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.operations.doctor.uses import COMMANDS
+from kombu_redisdelay.refusals import REFUSALS, Refusal, refusal_of
+from kombu_redisdelay.words import first_of, number_of, sentence
+
+_CHECK = "refusals"
+
+#: Seconds between two looks. Who is refused asks again each second.
+BETWEEN = 1.1
+
+#: Who was refused so many seconds ago is named, so many of them.
+LATELY, MOST_NAMED = 60.0, 5
+
+#: Entries of the log that are read.
+_MOST_READ = 100
+
+_BY_REASON: Mapping[str, Refusal] = {each.reason: each for each in REFUSALS}
+
+
+def check_refusals(servers: Sequence[OneServer]) -> Iterator[Finding]:
+    """What the servers refuse now, and have refused before. What this user may not ask is left out. It takes
+    :data:`BETWEEN` if there is anything, else nothing."""
+    before = {server: found for server in servers if (found := _counts(server))}
+    if before:
+        sleep(BETWEEN)
+    for server in servers:
+        log = _log(server)
+        findings = [*_lately(log or {})]
+        if server in before:
+            # The log knows which of these matter.
+            findings += _growing(before[server], _counts(server), () if log is None else ("noperm",))
+        for finding in findings:
+            yield replace(finding, server=server.address) if len(servers) > 1 else finding
+
+
+def _growing(before: Counter[str], after: Counter[str], without: Sequence[str]) -> Iterator[Finding]:
+    grown = after - before
+    for reason in without:
+        del grown[reason]
+    for reason, count in grown.items():
+        refusal = _BY_REASON[reason]
+        level = warning if refusal.is_for_one else wrong
+        found = f"{reason}: {count:,} in the last {BETWEEN:g} s, {after[reason]:,} in all"
+        yield level(_CHECK, found, sentence(refusal.hint))
+    if not grown:
+        told = ", ".join(f"{reason} {count:,}" for reason, count in after.items())
+        yield ok(_CHECK, f"none now; counted so far: {told}")
+
+
+def _counts(server: OneServer) -> Counter[str]:
+    """Reason -> how often the server has refused for it, since it was started or its counters were reset."""
+    found: Counter[str] = Counter()
+    try:
+        errors, stats = server.info("errorstats"), server.info("stats")
+    except (ResponseError, ConnectionError, TimeoutError):
+        return found
+    found["maxclients"] = int(stats.get("rejected_connections", 0))
+    for name, its in errors.items():
+        refusal = refusal_of(ResponseError(f"{name.removeprefix('errorstat_')} "))
+        if refusal is not None and refusal.is_for_a_while:
+            found[refusal.reason] += int(its["count"])
+    return +found
+
+
+def _log(server: OneServer) -> dict[str, int] | None:
+    """What was refused to whom of late, in words -> how often. ``None`` if this user may not ask."""
+    try:
+        entries = server.call("ACL", "LOG", _MOST_READ)
+    except (ResponseError, ConnectionError, TimeoutError):
+        return None
+    found: Counter[str] = Counter()
+    for entry in map(_as_mapping, entries):
+        if float(entry["age-seconds"]) < LATELY and _matters(entry):
+            found[f"{entry['username']}: {entry['object']} ({entry['reason']})"] += int(entry["count"])
+    return dict(found)
+
+
+def _as_mapping(entry: Any) -> dict[str, str]:
+    """An entry of the log. Protocol 2 has no mappings."""
+    pairs = entry.items() if isinstance(entry, Mapping) else zip(entry[::2], entry[1::2], strict=True)
+    return {_text(name): _text(value) for name, value in pairs}
+
+
+def _text(value: Any) -> str:
+    return printable(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+
+
+def _matters(entry: Mapping[str, str]) -> bool:
+    """Whether somebody may wait for it, as far as one can see. Others do without INFO or CLIENT. A doctor
+    asks for its permissions in a transaction, and for EVAL. EXISTS says whose queues are not ours."""
+    if entry["context"] == "multi":
+        return False
+    if entry["reason"] == "command":
+        return entry["object"].partition("|")[0].upper() in COMMANDS - {"EVAL"}
+    return " cmd=exists " not in f" {entry['client-info']} "
+
+
+def _lately(log: Mapping[str, int]) -> Iterator[Finding]:
+    if log:
+        each = [f"{what}, {number_of(count, 'time')}" for what, count in log.items()]
+        yield warning(
+            "ACL LOG",
+            f"refused in the last minute: {first_of(each, MOST_NAMED)}",
+            "See the permissions of these users, and their passwords. ACL LOG RESET forgets it.",
+        )

@@ -1,0 +1,173 @@
+"""What the commands do with a server that refuses: they read what they can, and say in one line what is wrong
+and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from kombu_redisdelay.broker.server.replies import FULL
+from kombu_redisdelay.cli import delayed
+from kombu_redisdelay.operations.errors import may_pass, why
+from kombu_redisdelay.refusals import REFUSALS
+from tests.cli.site import QUEUE, Site
+from tools.harness import trouble
+from tools.harness.redis_server import RedisServer
+
+#: Each command that reads, with the arguments that it needs. Those that run until they are stopped have tests
+#: of their own.
+READS = {
+    "stats": (),
+    "list": (),
+    "show": ("ID",),
+    "count": ("--by", "task"),
+    "timeline": (),
+    "history": (),
+    "keys": ("-Q", QUEUE),
+    "memory": (),
+    "doctor": (),
+}
+#: Each that changes something.
+CHANGES = {
+    "cancel": ("--all", "--yes"),
+    "requeue": ("--state", "dead", "--all", "--yes"),
+    "remove": ("--state", "dead", "--all", "--yes"),
+    "revoke": ("--all", "--yes"),
+    "reschedule": ("--all", "--countdown", "60", "--yes"),
+    "deliver-now": ("--all", "--yes"),
+    "pause": ("-Q", QUEUE),
+    "resume": ("-Q", "paused"),
+    "limit": ("-Q", QUEUE, "--concurrency", "3"),
+    "fair": ("-Q", QUEUE),
+    "adopt": (),
+}
+ENDLESS = {"top", "exporter", "forward", "web"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(args=trouble.SLOW_TO_LOAD) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def empty(server: RedisServer) -> None:
+    with server.client() as client:
+        client.flushall()
+        client.config_resetstat()
+
+
+def everything(site: Site) -> dict[str, Any]:
+    """But for the leases, which a consumer of the test renews."""
+    keys = set(site.redis.scan_iter()) - {site.store.keys(QUEUE).consumers}
+    return {key: site.redis.dump(key) for key in keys}
+
+
+def test_these_are_all_commands(site: Site) -> None:
+    with click.Context(delayed) as context:
+        assert {*READS, *CHANGES, *ENDLESS} == set(delayed.list_commands(context))
+
+
+def test_what_reads_works_while_nothing_can_be_written(
+    site: Site, server: RedisServer, in_each_state: dict[str, str]
+) -> None:
+    site.text("fair", "-Q", "fair", "--force")
+    site.send(queue="fair", headers={"x-key": "a"})
+    with trouble.misconf(server):
+        for name, words in READS.items():
+            given = [in_each_state["scheduled"] if word == "ID" else word for word in words]
+            result = site.run(name, *given)
+            assert result.exit_code == (name == "doctor"), (name, result.output)
+            assert not re.search("Error|Cannot|could not be", result.output), (name, result.output)
+        for state, id in in_each_state.items():
+            assert [row["id"] for row in site.rows("list", "--state", state, "-Q", QUEUE)] == [id]
+            assert site.rows("show", id)[0]["state"] == state
+
+
+def test_what_changes_is_refused_in_a_line_and_changes_nothing(
+    site: Site, server: RedisServer, in_each_state: dict[str, str]
+) -> None:
+    site.text("pause", "-Q", "paused", "--force")
+    before = everything(site)
+    with trouble.misconf(server):
+        # What is revoked is told through PUB/SUB: nothing is written.
+        for name, words in CHANGES.items() - {("revoke", CHANGES["revoke"])}:
+            result = site.run(name, *words)
+            said = result.stderr.splitlines()
+            assert result.exit_code == 1, (name, result.output)
+            assert said[-1].startswith("Error: Redis could not save its data to the disk, and writes"), name
+            # `adopt` names the broker.
+            [*more] = (line for line in said[:-1] if not line.startswith("The broker is "))
+            assert set(more) <= {"Stopped: 0 are done, or a few more. Run it again for the rest."}
+    assert everything(site) == before
+
+
+def test_while_a_script_keeps_the_server_busy_each_command_says_how_to_end_it(
+    site: Site, server: RedisServer, in_each_state: dict[str, str]
+) -> None:
+    before = everything(site)
+    with trouble.busy(server):
+        for name, words in {**READS, **CHANGES}.items():
+            result = site.run(name, *words)
+            assert (result.exit_code, result.stdout) == (1, ""), name
+            [said] = result.stderr.splitlines()
+            assert re.match(r"Error: .*a script keeps Redis busy.*SCRIPT KILL.*BUSY", said), said
+    assert everything(site) == before
+
+
+@pytest.mark.parametrize(
+    ("reason", "brought"),
+    [
+        ("loading", trouble.loading),
+        ("maxclients", trouble.too_many_clients),
+        ("noperm", trouble.no_permission),
+        ("readonly", trouble.without_primary),
+    ],
+    ids=["loading", "maxclients", "noperm", "readonly"],
+)
+def test_what_else_refuses_is_said_in_a_line(
+    site: Site, server: RedisServer, reason: str, brought: trouble.Trouble
+) -> None:
+    [hint] = (each.hint for each in REFUSALS if each.reason == reason)
+    with brought(server):
+        result = site.run("stats")
+    assert (result.exit_code, result.stdout) == (1, "")
+    [said] = result.stderr.splitlines()
+    assert hint.lower() in said.lower()
+
+
+@pytest.mark.once
+def test_what_is_done_in_part_is_said(site: Site, server: RedisServer) -> None:
+    site.send(queue="ours")
+    site.send(queue="theirs")
+    site.text("pause", "-Q", "ours", "-Q", "theirs")
+    site.text("resume", "-Q", "ours", "-Q", "theirs")
+    rule = ("resetkeys", "%R~*", "~redisdelay:{ours}:*", "~redisdelay:known-queues")
+    with trouble.no_permission(server, "default", *rule):
+        result = site.run("pause", "-Q", "ours", "-Q", "theirs")
+        alone = site.run("pause", "-Q", "theirs")
+    assert [row["queue"] for row in site.rows("stats") if row["limits"]["paused_since"]] == ["ours"]
+    said, why = result.stderr.splitlines()
+    assert said == "Some of it may be done. Run it again for the rest."
+    assert why.startswith("Error: This user may not do that")
+    assert [line.partition(" ")[0] for line in alone.stderr.splitlines()] == ["Error:"]
+
+
+def test_why() -> None:
+    for refusal in REFUSALS:
+        error = ResponseError("what the server says.")
+        error.refusal = refusal  # type: ignore[attr-defined]
+        said = why(error)
+        expected = f"{refusal.hint} (what the server says)" if refusal.hint else "what the server says."
+        assert said == expected
+        assert may_pass(error) == refusal.is_for_a_while
+    assert why(OutOfMemoryError(FULL)) == FULL
+    assert why(ConnectionError("a\x1b[1m\nb")) == "a\\x1b[1m b"
+    assert why(TimeoutError()) == "TimeoutError"
+    assert may_pass(ConnectionError())
+    assert not may_pass(ResponseError("ERR of another kind"))
