@@ -90,13 +90,13 @@ def pool_of_celery(name: str) -> Any:
 )
 def test_an_application_may_extend_a_pool(name: str, module: str) -> None:
     """`worker_pool` may be a class of its own."""
-    extended = type("Pool", (get_implementation(name),), {"__module__": "shop.pools"})
+    extended: Any = type("Pool", (get_implementation(name),), {"__module__": "shop.pools"})
     assert _module_of(extended.__new__(extended)) == module
 
 
 def test_a_pool_of_its_own_is_none_of_celery_s() -> None:
     """Whatever the module is called."""
-    extended = type("Pool", (BasePool,), {"__module__": "shop.prefork"})
+    extended: Any = type("Pool", (BasePool,), {"__module__": "shop.prefork"})
     assert _module_of(extended.__new__(extended)) == "base"
 
 
