@@ -36,7 +36,7 @@ from kombu_redisdelay.transport.refused import patiently
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
-from kombu_redisdelay.transport.tasks import has_crashed, worker_name
+from kombu_redisdelay.transport.tasks import is_crash, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,12 @@ class Channel(PublishingChannel):
             self._consumer_to_stop = self._consumer
             warn_of_eviction(self.store.server)
         return self._consumer
+
+    @property
+    def is_workers(self) -> bool:
+        """Whether a Celery worker consumes over the connection of this channel. Another program may have
+        imported Celery's worker, too."""
+        return self.connection is not None and bool(self.connection.is_workers)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         params: dict[str, Any] = super()._connparams(asynchronous)
@@ -212,8 +218,11 @@ class Channel(PublishingChannel):
         self._has_given_back = False
         unseen, consumer = self.intake.cancel_all(), self._consumer
         with _leaving_it_to_the_lease():
+        unseen, consumer = self.intake.cancel_all(), self._consumer
+        crashed = self.is_workers and is_crash()
+        with _leaving_it_to_the_lease():
             patiently(lambda: consumer.put_back(unseen))
-            patiently(lambda: consumer.give_back_all(crashed=has_crashed()))
+            patiently(lambda: consumer.give_back_all(crashed=crashed))
             self._has_given_back = True
 
     def _finish_taking(self) -> None:

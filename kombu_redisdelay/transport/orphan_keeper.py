@@ -10,7 +10,6 @@ import atexit
 import gc
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from time import monotonic
@@ -19,12 +18,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.transport.tasks import (
-    at_one_moment,
-    given_tasks,
-    started_tasks,
-    tasks_that_ended_the_worker,
-)
+from kombu_redisdelay.transport.tasks import at_one_moment, started_tasks, tasks_that_ended_the_worker
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +26,11 @@ logger = logging.getLogger(__name__)
 #: the messages that it will not run.
 INTERVAL = 1.0
 
-#: Seconds within which a process of the prefork pool reports that it has started a task.
-PREFORK_GRACE = 3.0
+#: Seconds in which reference cycles are collected before each check. Celery's request of a task with an ETA
+#: is such a cycle, and a process that has nothing to do collects none for minutes.
+COLLECT_OFTEN = 3.0
 
-#: Seconds from one collection of reference cycles to the next, after that time. Celery's request of a task
-#: with an ETA is such a cycle, and a process that has nothing to do collects none for minutes.
+#: Seconds from one collection to the next, after that time.
 COLLECT_EVERY = 10.0
 
 #: Seconds within which the server may still receive a take that was on its way when the connection was lost:
@@ -143,7 +137,7 @@ class OrphanKeeper(Thread):
         """Give back what is not in use. Returns whether nothing is held any more."""
         if not self._is_end.is_set():
             self._collect()
-            return self._consumer.give_back_all(keep=_in_use(self._messages, monotonic() - self._lost_at))
+            return self._consumer.give_back_all(keep=_in_use(self._messages))
         for tag in tasks_that_ended_the_worker(dict(self._messages)):
             self._fail(tag)
         return self._consumer.give_back_all()
@@ -151,7 +145,7 @@ class OrphanKeeper(Thread):
     def _collect(self) -> None:
         """A message that only a reference cycle keeps alive is not in use."""
         now, messages = monotonic(), dict(self._messages)
-        is_time = now - self._lost_at < PREFORK_GRACE or now - self._collected_at >= COLLECT_EVERY
+        is_time = now - self._lost_at < COLLECT_OFTEN or now - self._collected_at >= COLLECT_EVERY
         # What runs is no such message, and may run for hours.
         if is_time and messages.keys() - started_tasks(messages):
             del messages
@@ -172,20 +166,10 @@ def _end_all() -> None:
 os.register_at_fork(after_in_child=_at_work.clear)
 
 
-def _in_use(messages: Mapping[str, virtual.Message], seconds: float) -> set[str]:
-    """The tags of *messages* that may still be acked.
+def _in_use(messages: Mapping[str, virtual.Message]) -> set[str]:
+    """The tags of *messages* that may still be acked: code that wants to ack a message has a reference to it.
 
-    Code that wants to ack a message has a reference to it. With Celery's prefork pool, a reference does not
-    always mean that the message will be acked: when the connection is lost, the pool forgets the tasks that
-    it has not started, but some releases keep references to their requests. So with this pool, a task that
-    is not running after :data:`PREFORK_GRACE` will not run. Exceptions are a task that has run, and whose ack
-    waits for the loop, and a task that a process has been given.
-
-    Arguments:
-        seconds: time since the connection was lost.
+    So it is with each of Celery's pools. What it has forgotten with the connection has no reference left
+    (:mod:`kombu_redisdelay.transport.pools` sees to that), and what it still runs has one.
     """
-    alive = {tag: each for tag, each in messages.items() if not getattr(each, "is_cancelled", False)}
-    if "celery.concurrency.asynpool" not in sys.modules or seconds < PREFORK_GRACE:
-        return set(alive)
-    settling = {tag for tag, message in alive.items() if getattr(message, "is_settling", False)}
-    return started_tasks(alive) | settling | given_tasks(alive)
+    return {tag for tag, each in messages.items() if not getattr(each, "is_cancelled", False)}

@@ -6,15 +6,17 @@ allows, until the worker ends. A worker with a few of them takes nothing any mor
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, note_job
+from kombu_redisdelay.transport.tasks import forget_task, forget_unstarted, is_end_of_greenlet
+
+#: Where Celery has its pools, each in a module.
+_POOLS = "celery.concurrency."
 
 #: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
@@ -77,8 +79,10 @@ def _end_now() -> None:
 
 
 def _module_of(pool: Any) -> str:
-    """Which of Celery's pools it is, by the name of its module."""
-    return type(pool).__module__.rpartition(".")[2]
+    """Which of Celery's pools it is, by the name of its module. An application may have extended its
+    class."""
+    modules = (each.__module__ for each in type(pool).__mro__)
+    return next((name[len(_POOLS) :] for name in modules if name.startswith(_POOLS)), "")
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
@@ -89,6 +93,9 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
     ``SystemExit``; or when the result backend is away. Here, the task has then failed, as with prefork.
     """
     from billiard.einfo import ExceptionInfo
+
+    pool = consumer.pool
+    limit = _time_limit(pool)
 
     @wraps(on_apply)
     def extended(
@@ -105,7 +112,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
             return on_apply(target, args, kwargs, callback, timeout_callback=timeout_callback, **options)
 
         # A time limit may strike in an ack, too. Then the pool fails the task.
-        time_limit = _time_limit(consumer, options)
+        time_limit = limit if limit and (options.get("timeout") or pool.timeout) else ()
 
         def tried(passes: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             try:
@@ -151,10 +158,14 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
     return extended
 
 
-def _time_limit(consumer: Any, options: Mapping[str, Any]) -> Any:
-    """What a time limit raises in the greenlet of a task; nothing if the task has none."""
-    has_one = options.get("timeout") or getattr(consumer.pool, "timeout", None)
-    return getattr(sys.modules.get("gevent"), "Timeout", ()) if has_one else ()
+def _time_limit(pool: Any) -> Any:
+    """What a time limit raises in the greenlet of a task. Of these pools, only that of gevent limits the
+    time."""
+    if _module_of(pool) != "gevent":
+        return ()
+    from gevent import Timeout
+
+    return Timeout
 
 
 def _has_repr(error: BaseException) -> bool:
@@ -257,9 +268,8 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             # A task that was taken back still names a process.
             if job in waiting or not (job._write_to or job._accepted):
                 job.discard()
-            else:
-                note_job(job)
         pool.outbound_buffer.clear()
+        forget_unstarted()
         for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):
             # The pool has closed the pipes of a process that had not read its task, and leaves them here. It
             # would watch what has the same numbers now, and wait in a read for ever.

@@ -43,25 +43,6 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
     return {tag for tag, message in messages.items() if id(message) in started}
 
 
-def note_job(job: Any) -> None:
-    """Note that a process of the prefork pool has been given this *job* of the pool. It counts as started by
-    :func:`given_tasks`, although the process has not said so yet."""
-    message = getattr(getattr(job._accept_callback, "__self__", None), "message", None)
-    if message is not None:
-        message.job = job
-
-
-def given_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
-    """The delivery tags of the messages whose task a process of the prefork pool had been given when the
-    connection was lost, and that the pool still waits for.
-
-    Arguments:
-        messages: delivery tag -> message.
-    """
-    jobs = {tag: getattr(message, "job", None) for tag, message in messages.items()}
-    return {tag for tag, job in jobs.items() if job is not None and job._cache.get(job._job) is job}
-
-
 def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[str]:
     """The delivery tags of the messages whose task has raised an exception that Celery does not count as the
     end of a task, such as ``SystemExit`` in a greenlet.
@@ -89,6 +70,15 @@ def forget_task(message: virtual.Message) -> None:
     for request in list(state.requests.values()) if state else ():
         if getattr(request, "message", None) is message:
             state.task_ready(request)
+
+
+def forget_unstarted() -> None:
+    """Have Celery drop its references to the tasks that it has received and not started. It calls them lost
+    with the connection; before Celery 5.7, it kept those that had waited for a place in the pool for ever."""
+    state: Any = sys.modules.get("celery.worker.state")
+    for id, request in list(state.requests.items()) if state else ():
+        if request not in state.active_requests:
+            state.requests.pop(id, None)
 
 
 def is_exit(error: BaseException) -> bool:
@@ -139,12 +129,11 @@ def failure() -> str:
     return "" if error is None else in_a_line(error)
 
 
-def has_crashed() -> bool:
-    """Whether a Celery worker is being stopped by an error at this moment. Any of the messages that it holds
-    may have caused the error. For instance, its pool sets timers, and they fire long after the callback has
-    returned."""
+def is_crash() -> bool:
+    """Whether a Celery worker, which gives its messages back, is being stopped by an error at this moment.
+    Any of the messages that it holds may have caused the error. For instance, its pool sets timers, and they
+    fire long after the callback has returned."""
     error = sys.exc_info()[1]
-    is_worker = "celery.worker.state" in sys.modules
-    if not is_worker or not isinstance(error, Exception) or is_terminated():
+    if not isinstance(error, Exception) or is_terminated():
         return False
     return not isinstance(error, (OSError, RedisError))

@@ -15,7 +15,7 @@ import celery
 import pytest
 from kombu.transport.virtual.base import RESTORING_FMT
 
-from kombu_redisdelay.transport.orphan_keeper import INTERVAL, PREFORK_GRACE
+from kombu_redisdelay.transport.orphan_keeper import INTERVAL
 from tests.end_to_end.installation import QUEUE, Installation
 from tests.faults.workers import LOST_CONNECTION, kill_connections, lose_connections
 from tools.harness.celery_worker import CeleryWorker
@@ -114,7 +114,7 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
             kill_connections(site)
             wait_until(partial(_has_new, site, known), 30, "that it consumes again")
         # Whoever looked after the message might give it back by now.
-        wait_until(lambda: time.monotonic() > began + PREFORK_GRACE + 2 * INTERVAL, 30, "some time")
+        wait_until(lambda: time.monotonic() > began + 4 * INTERVAL, 30, "some time")
         assert (site.unacked(), site.ready()) == (1, 0)
     os.kill(process, signal.SIGCONT)
     # Celery waits for 30 seconds for a process of which it hears nothing.

@@ -40,6 +40,13 @@ def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installat
     from there; prefork has forgotten it, so that it has to come back."""
     gate = tmp_path / "gate"
     settings = {"broker_transport_options": {"visibility_timeout": LEASE}}
+    producer = installation.producer()
+    long = {pool: f"{pool} long" for pool in POOLS}
+    prefetched = {pool: [f"{pool} {number}" for number in range(2)] for pool in POOLS}
+    for pool in POOLS:
+        for task in (long[pool], *prefetched[pool]):
+            producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=pool)
+    # After that: with greenlets, a worker whose only place is taken takes no more.
     for pool in POOLS:
         installation.start_worker(
             pool=pool,
@@ -48,12 +55,6 @@ def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installat
             prefetch_multiplier=3,
             expected=LOST_CONNECTION,
         )
-    producer = installation.producer()
-    long = {pool: f"{pool} long" for pool in POOLS}
-    prefetched = {pool: [f"{pool} {number}" for number in range(2)] for pool in POOLS}
-    for pool in POOLS:
-        for task in (long[pool], *prefetched[pool]):
-            producer.send_task("work_late", [task], kwargs={"gate": str(gate)}, queue=pool)
     installation.wait_started(*long.values())
     held = 3 * len(POOLS)
     wait_until(lambda: sum(map(installation.unacked, POOLS)) == held, 10, "the prefetch of all")

@@ -11,6 +11,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import celery.worker.state
+import gevent.exceptions
 import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
@@ -162,6 +164,18 @@ class TestClose:
             channel.close()
         assert (site.ready(), site.dead()) == (1, [])
 
+    def test_never_buries_for_an_error_of_a_program_that_is_no_worker(self, site: Site) -> None:
+        # As in every process that has published a Celery task.
+        assert celery.worker.state
+        channel = site.channel(delivery_limit=1)
+        publish(channel, "a")
+        assert channel.basic_get("q") is not None
+        try:
+            raise ValueError("of the program")
+        except ValueError:
+            channel.close()
+        assert (site.ready(), site.dead()) == (1, [])
+
     def test_in_a_callback(self, site: Site) -> None:
         channel = site.channel()
         connection = channel.connection.client
@@ -237,8 +251,8 @@ class TestLostConnection:
         """Celery's request of a task with an ETA is one. A worker that has nothing to do collects none for
         minutes."""
         monkeypatch.setattr(orphan_keeper, "INTERVAL", 0.05)
-        monkeypatch.setattr(orphan_keeper, "PREFORK_GRACE", 0.0)
-        monkeypatch.setattr(orphan_keeper, "COLLECT_EVERY", 0.2, raising=False)
+        monkeypatch.setattr(orphan_keeper, "COLLECT_OFTEN", 0.0)
+        monkeypatch.setattr(orphan_keeper, "COLLECT_EVERY", 0.2)
         connection = site.connect()
         channel = connection.channel()
         publish(channel, "a", "b")
@@ -397,6 +411,24 @@ class TestCallbackThatRaises:
         assert site.unacked() + site.ready() == 5
         drain(connection, lambda: len(inbox) == 5)
         assert inbox.bodies == ["0", "1", "2", "3", "4"]
+
+    def test_what_gevent_raises_ends_no_worker_where_none_is(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It tells of a worker that its signal handler has failed in the loop. Else it is an error as any."""
+        monkeypatch.setattr(celery.worker.state, "should_terminate", None)
+
+        def fail(message: object) -> None:
+            raise gevent.exceptions.BlockingSwitchOutError
+
+        channel = site.channel(delivery_limit=1)
+        publish(channel, "a")
+        Inbox(channel, on_message=fail)
+        with pytest.raises(gevent.exceptions.BlockingSwitchOutError):
+            drain(channel.connection.client, site.dead)
+        assert celery.worker.state.should_terminate is None
+        channel.close()
+        assert (site.ready(), len(site.dead())) == (0, 1)
 
 
 class TestCallbackThatRaisesAndIsForgiven:

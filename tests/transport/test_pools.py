@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import gevent
 import pytest
+from celery.concurrency import get_implementation
+from celery.concurrency.base import BasePool
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.pools import (
     LOOK_EVERY,
     LOOKS,
     _looking_again,
+    _module_of,
     _told_of_escapes,
     _without_the_ended,
 )
@@ -73,6 +77,29 @@ def test_a_process_that_has_ended_is_not_watched_by_a_new_connection() -> None:
     assert hub.later == [pool.maintain_pool]
 
 
+def pool_of_celery(name: str) -> Any:
+    # Celery warns when it is eventlet's, and the application is not patched.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return get_implementation(name)(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("prefork", "prefork"), ("threads", "thread"), ("gevent", "gevent"), ("solo", "solo")],
+)
+def test_an_application_may_extend_a_pool(name: str, module: str) -> None:
+    """`worker_pool` may be a class of its own."""
+    extended: Any = type("Pool", (get_implementation(name),), {"__module__": "shop.pools"})
+    assert _module_of(extended.__new__(extended)) == module
+
+
+def test_a_pool_of_its_own_is_none_of_celery_s() -> None:
+    """Whatever the module is called."""
+    extended: Any = type("Pool", (BasePool,), {"__module__": "shop.prefork"})
+    assert _module_of(extended.__new__(extended)) == "base"
+
+
 class Request:
     """That of Celery, whose ack takes so long that a time limit strikes in it."""
 
@@ -87,19 +114,22 @@ class Request:
 
 
 @pytest.mark.parametrize(
-    ("error", "timeout", "looked_after"),
+    ("pool", "error", "timeout", "looked_after"),
     [
-        (gevent.Timeout(0.1), 0.1, False),
+        ("gevent", gevent.Timeout(0.1), 0.1, False),
         # It is the task's own, or no time limit.
-        (gevent.Timeout(0.1), None, True),
-        (ValueError(), 0.1, True),
+        ("gevent", gevent.Timeout(0.1), None, True),
+        ("gevent", ValueError(), 0.1, True),
+        # These limit no time, whatever the application has imported.
+        ("threads", gevent.Timeout(0.1), 0.1, True),
+        ("eventlet", gevent.Timeout(0.1), 0.1, True),
     ],
 )
 def test_a_time_limit_in_an_ack_is_for_the_pool(
-    error: BaseException, timeout: float | None, looked_after: bool
+    pool: str, error: BaseException, timeout: float | None, looked_after: bool
 ) -> None:
     later: list[Any] = []
-    consumer = SimpleNamespace(call_soon=lambda *call: later.append(call), pool=SimpleNamespace(timeout=None))
+    consumer = SimpleNamespace(call_soon=lambda *call: later.append(call), pool=pool_of_celery(pool))
 
     def on_apply(target: Any, args: Any, kwargs: Any, callback: Any, **options: Any) -> None:
         callback(target(*args))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -34,19 +33,8 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 PACKAGE = Path(kombu_redisdelay.__file__).parent
 
-# A process that has this module is taken for a worker with a prefork pool (transport/orphan_keeper.py).
-_MODULE_OF_THE_POOL = sys.modules.pop(AsynPool.__module__)
-
-
-@pytest.fixture(autouse=True)
-def module_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its source can be read."""
-    monkeypatch.setitem(sys.modules, AsynPool.__module__, _MODULE_OF_THE_POOL)
-
-
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
-    "_accept_callback": ApplyResult,
     "_active_queues": kombu_redis.Channel,
     "_accepted": ApplyResult,
     "_active_writers": AsynPool,
@@ -76,7 +64,6 @@ PRIVATE: dict[str, type] = {
     "_inplace_augment_message": virtual.Channel,
     "_is_alive": BaseProcess,
     "_is_owned": type(RLock()),
-    "_job": ApplyResult,
     "_on_collect": virtual.QoS,
     "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,

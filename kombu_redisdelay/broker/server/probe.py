@@ -23,23 +23,32 @@ Address = TypeVar("Address", bound=tuple[str, int])
 def answering(addresses: Sequence[Address], within: float, *, over_tls: bool = False) -> list[Address]:
     """Those of *addresses* where a server answers now.
 
+    What is limited is the time of the servers. In a process that others keep busy, as greenlets do, the time
+    may have passed before this looks for the first time; so it looks once more after that.
+
     Arguments:
-        within: seconds that the first answer may take. The others have :data:`GRACE` after that.
+        within: seconds that a connection may take, and then the answer, until the first has come. The others
+            have :data:`GRACE` after that.
         over_tls: whether TLS is spoken there. Then it counts as an answer that a connection was accepted.
     """
     found: dict[Address, None] = {}
-    until = monotonic() + within
     with ExitStack() as probes, DefaultSelector() as selector:
         for address in addresses:
             for probe in _connecting(address):
                 selector.register(probes.enter_context(probe), EVENT_WRITE, address)
-        while selector.get_map() and len(found) < len(addresses) and monotonic() < until:
-            for key, _ in selector.select(until - monotonic()):
+        # Only now: to look up the names takes time, in which others have their turn.
+        until = monotonic() + within
+        while selector.get_map() and len(found) < len(addresses):
+            events = selector.select(max(0.0, until - monotonic()))
+            if not events and monotonic() >= until:
+                break
+            for key, _ in events:
                 if key.events == EVENT_WRITE and not over_tls and _asks(key):
                     selector.modify(key.fileobj, EVENT_READ, key.data)
+                    until = until if found else monotonic() + within
                     continue
-                if _has_answered(key):
-                    until = until if found else min(until, monotonic() + GRACE)
+                if _has_answered(key, over_tls):
+                    until = until if found else monotonic() + GRACE
                     found[key.data] = None
                 selector.unregister(key.fileobj)
     return list(found)
@@ -64,10 +73,11 @@ def _asks(key: SelectorKey) -> bool:
     return False
 
 
-def _has_answered(key: SelectorKey) -> bool:
+def _has_answered(key: SelectorKey, over_tls: bool) -> bool:
     probe = _socket(key)
     if key.events == EVENT_WRITE:
-        return not probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        # What could not be asked was not connected.
+        return over_tls and not probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     with suppress(OSError):
         return bool(probe.recv(1))
     return False
