@@ -305,6 +305,7 @@ class Intake:
             # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
+        self._channel.say_again()
 
     def check_silence(self, silence_limit: float) -> None:
         """Check that the servers answer. As :meth:`SlotFetcher.check_silence`."""
