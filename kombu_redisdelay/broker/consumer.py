@@ -259,6 +259,11 @@ class Consumer:
             self._settled(tag)
         return lost
 
+    def lease_may_have_ended(self, queue: str) -> bool:
+        """Whether others may have been given what this consumer held of *queue*, since this was asked before.
+        Otherwise, what it does not hold any more has vanished from Redis."""
+        return self._lease.may_have_ended(self.store.keys(queue), self.store.now_ms())
+
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
         """Give back every message that is held, except the delivery tags in *keep*. A message whose callback
         has failed counts as a failed delivery; the others do not. Returns whether nothing is held any more.
