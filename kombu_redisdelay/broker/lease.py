@@ -55,8 +55,8 @@ class Lease:
         self._refreshing: dict[str, tuple[Command, ...]] = {}
         #: For the same queues: key of consumers -> x-expires in ms.
         self._expires_ms: dict[str, int] = {}
-        #: Key of consumers -> when the lease ends as of the latest renewal, ms since the epoch by the server's
-        #: clock. A take may have renewed it since then.
+        #: Key of consumers -> when the lease ends by the latest renewal, ms since the epoch. A take may have
+        #: renewed it since then.
         self._ends: dict[str, float] = {}
         #: Keys of consumers where a renewal has come after that.
         self._ended: set[str] = set()

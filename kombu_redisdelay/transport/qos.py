@@ -256,8 +256,8 @@ class QoS(virtual.QoS):
         if self.channel.consumer.lease_may_have_ended(queue):
             logger.warning(
                 "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
-                "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
-                "for longer than visibility_timeout?",
+                "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of "
+                "reach, for longer than visibility_timeout?",
                 len(lost),
                 queue,
                 which(names, len(lost)),

@@ -125,11 +125,12 @@ class TestAPublisher:
     @pytest.mark.usefixtures("no_pause")
     def test_two_queues_and_one_worker_lives(self, site: Site, key: str) -> None:
         """It is the first to say its binding again. So the publisher finds a queue, but not each."""
-        publisher = Process(site).channel(
-            FILMS, Queue("other", TOPICS, "#"), Queue("mine", TOPICS, "video.#")
+        mine = Queue("mine", TOPICS, "video.#")
+        publisher, consumer = (
+            Process(site).channel(FILMS, mine, Queue("other", TOPICS, "#")),
+            Process(site).channel(),
         )
-        inbox = Inbox(Process(site).channel(), Queue("mine", TOPICS, "video.#"))
-        connection = inbox.consumer.channel.connection.client
+        inbox, connection = Inbox(consumer, mine), consumer.connection.client
         site.flush()
         drain(connection, lambda: members(site) == {"mine"})
         film(publisher, key=key)
