@@ -173,9 +173,3 @@ _declared: dict[Hashable, Declared] = {}
 def declared_at(broker: Hashable) -> Declared:
     """What this process has declared at *broker*."""
     return _declared.setdefault(broker, Declared())
-
-
-def forget_declared() -> None:
-    """Have connections that are made from now on declare everything for the first time, as those of another
-    process do."""
-    _declared.clear()

@@ -166,7 +166,12 @@ class DeclaringChannel(ConnectingChannel):
             OutOfMemoryError: it still has none.
         """
         for binding in list(self._unbound):
-            self._bind(*binding)
+            exchange, routing_key, _, queue = binding
+            # It may have been unbound meanwhile.
+            if self.state.has_binding(queue, exchange, routing_key) or self._declared.has(
+                queue, exchange, routing_key
+            ):
+                self._bind(*binding)
             del self._unbound[binding]
 
     def try_to_bind(self) -> None:
