@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
-from kombu_redisdelay.transport import takeover
+from kombu_redisdelay.transport import declared, takeover
 from tests.environments import CLUSTER, ENVIRONMENT, TESTS, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.search import may_search_for_long, seed, set_up
@@ -143,6 +143,13 @@ def server(shared_server: RedisServer) -> RedisServer:
     with shared_server.client() as client:
         client.flushall()
     return shared_server
+
+
+@pytest.fixture(autouse=True)
+def declares_nothing_of_before() -> None:
+    """A test is a process that has declared nothing yet. What another one had declared would come back, since
+    its keys have vanished."""
+    declared._declared.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from redis.exceptions import ResponseError
@@ -11,7 +11,8 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker import keys
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.server.scripts import BIND, UNBIND, ScriptCall, run_each
+from kombu_redisdelay.broker.store import Store, name_of
 
 #: Keys that Redis looks at in one round trip.
 KEYS_PER_CALL = 1000
@@ -25,6 +26,13 @@ SEPARATORS = ("\x06\x16", ":")
 #: The most characters of any other separator.
 LONGEST_SEPARATOR = 4
 
+#: Milliseconds for which processes that have declared a binding before heed that it was unbound, from when
+#: one of them last did.
+UNBOUND_MS = 24 * 3600 * 1000
+
+#: What ``lua/bind.lua`` says of a binding: it was not there, or it is not there, because it was unbound.
+NEW, UNBOUND = 1, -1
+
 
 class Binding(NamedTuple):
     """A binding of an exchange.
@@ -37,6 +45,136 @@ class Binding(NamedTuple):
     pattern: str
     queue: str
     separator: str
+
+
+class QueueBinding(NamedTuple):
+    """A binding as a process declares it, in the order of kombu's ``Channel._queue_bind``."""
+
+    exchange: str
+    routing_key: str
+    pattern: str
+    queue: str
+
+
+class LastingBindings:
+    """Binds queues to exchanges in Redis, and unbinds them: queues that neither expire nor go with their
+    consumer. On a cluster, all of this is in one slot.
+
+    What was unbound is noted. Processes that say again what they have declared before heed that.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def bind(self, some: Sequence[QueueBinding], *, again: bool) -> list[int]:
+        """Bind the queues.
+
+        Arguments:
+            again: whether this process has declared the bindings before.
+
+        Returns:
+            For each of them :data:`NEW`, 0 if it was there, or :data:`UNBOUND`.
+
+        Raises:
+            RedisError: the connection failed, or the server refused.
+        """
+        return self._run(
+            (
+                BIND,
+                self._keys(each.exchange, each.queue),
+                (
+                    self._member(each),
+                    each.exchange,
+                    _field(each.exchange, each.routing_key),
+                    "again" if again else "first",
+                    UNBOUND_MS,
+                ),
+            )
+            for each in some
+        )
+
+    def lost(self, some: Iterable[QueueBinding]) -> list[QueueBinding]:
+        """Those of *some* that Redis does not have, or not in all places. Only reads."""
+        found = []
+        for portion in portions(some, _size, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            looks = [(each, look) for each in portion for look in self._looks(each)]
+            replies = answers(self._store.server, (look for _, look in looks))
+            found += [each for (each, _), is_there in zip(looks, replies, strict=True) if not is_there]
+        return list(dict.fromkeys(found))
+
+    def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Take the binding of *queue* to *exchange* by *routing_key* out, whoever has declared it."""
+        found = [each for each in self._of(queue, [exchange])[exchange] if each.routing_key == routing_key]
+        self._run(self._unbinding(queue, exchange, _field(exchange, routing_key), found))
+
+    def unbind_all(self, queue: str, exchanges: Iterable[str] = ()) -> list[QueueBinding]:
+        """Take all bindings of *queue* out, whoever has declared them, because it is deleted.
+
+        Arguments:
+            exchanges: where to look, beside the exchanges that are known in Redis.
+
+        Returns:
+            What was taken out.
+        """
+        [shared] = answers(self._store.server, [("SMEMBERS", self._shared)])
+        # With Celery, most queues have an exchange of their name.
+        known = dict.fromkeys((queue, *exchanges, *filter(None, map(name_of, shared))))
+        found = {exchange: some for exchange, some in self._of(queue, known).items() if some}
+        # Without any, the note is all that is to be done.
+        for exchange, some in (found or {queue: []}).items():
+            self._run(self._unbinding(queue, exchange, "", some))
+        return [
+            QueueBinding(exchange, each.routing_key, each.pattern, queue)
+            for exchange, some in found.items()
+            for each in some
+        ]
+
+    @property
+    def _shared(self) -> str:
+        return self._store.prefix + keys.shared_exchanges(self._store.server.has_slots)
+
+    def _keys(self, exchange: str, queue: str) -> list[str]:
+        """The keys of ``lua/bind.lua`` and ``lua/unbind.lua``."""
+        unbound = self._store.prefix + keys.unbound(self._store.server.has_slots, queue)
+        used = [_key_of(self._store, exchange), _key_of(self._store, exchange, "_permanent"), unbound]
+        return used if exchange == queue else [*used, self._shared]
+
+    def _member(self, each: QueueBinding) -> str:
+        return self._store.separator.join((each.routing_key, each.pattern, each.queue))
+
+    def _looks(self, each: QueueBinding) -> Iterator[tuple[str, str, str]]:
+        bindings, permanent, _, *shared = self._keys(each.exchange, each.queue)
+        yield "SISMEMBER", bindings, self._member(each)
+        yield "SISMEMBER", permanent, self._member(each)
+        for key in shared:
+            yield "SISMEMBER", key, each.exchange
+
+    def _of(self, queue: str, exchanges: Iterable[str]) -> dict[str, list[Binding]]:
+        """The bindings of *queue* to each of *exchanges*."""
+        found: dict[str, list[Binding]] = {}
+        for some in portions(exchanges, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            tables = answers(self._store.server, (("SMEMBERS", _key_of(self._store, each)) for each in some))
+            for exchange, members in zip(some, tables, strict=True):
+                found[exchange] = [each for each in _read(self._store, members) if each.queue == queue]
+        return found
+
+    def _unbinding(
+        self, queue: str, exchange: str, field: str, bindings: Sequence[Binding]
+    ) -> Iterator[ScriptCall]:
+        used = self._keys(exchange, queue)
+        # Without any, there is the note.
+        for first in range(0, max(1, len(bindings)), MESSAGES_PER_CALL):
+            members = [
+                each.separator.join((each.routing_key, each.pattern, each.queue))
+                for each in bindings[first : first + MESSAGES_PER_CALL]
+            ]
+            yield UNBIND, used, (field, exchange, UNBOUND_MS, *members)
+
+    def _run(self, calls: Iterable[ScriptCall]) -> list[int]:
+        replies: list[int] = []
+        for some in portions(calls, _size_of_call, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
+            replies += run_each(self._store.server, some)
+        return replies
 
 
 def all_bindings(store: Store) -> Iterator[Binding]:
@@ -69,8 +207,21 @@ def separators(store: Store, bindings: Iterable[Binding]) -> list[str]:
     return list(dict.fromkeys((store.separator, *SEPARATORS, *(each.separator for each in bindings))))
 
 
-def _key_of(store: Store, exchange: str) -> str:
-    return f"{store.prefix}{keys.bindings(store.server.has_slots)}.{exchange}"
+def _key_of(store: Store, exchange: str, kind: str = "") -> str:
+    return f"{store.prefix}{keys.bindings(store.server.has_slots)}{kind}.{exchange}"
+
+
+def _field(exchange: str, routing_key: str) -> str:
+    return exchange + "\x1f" + routing_key
+
+
+def _size(binding: QueueBinding) -> int:
+    return sum(map(len, binding))
+
+
+def _size_of_call(call: ScriptCall) -> int:
+    _, _, args = call
+    return sum(len(each) for each in args if isinstance(each, str))
 
 
 def _read(store: Store, members: Iterable[bytes]) -> Iterator[Binding]:

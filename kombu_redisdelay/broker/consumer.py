@@ -33,6 +33,7 @@ from kombu_redisdelay.broker.server.scripts import (
     PARK,
     try_each,
 )
+from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
 from kombu_redisdelay.broker.unacked_keys import UnackedKeys
@@ -258,6 +259,13 @@ class Consumer:
         for tag in lost:
             self._settled(tag)
         return lost
+
+    def lease_may_have_ended(self, queue: str) -> bool:
+        """Whether others may have been given what this consumer held of *queue*, since this was asked before.
+        Otherwise, what it does not hold any more has vanished from Redis."""
+        keys = self.store.keys(queue)
+        now_ms = clock_ms(self.store.server.server_of(keys.consumers).call("TIME"))
+        return self._lease.may_have_ended(keys, now_ms)
 
     def give_back_all(self, keep: Collection[str] = (), *, crashed: bool = False) -> bool:
         """Give back every message that is held, except the delivery tags in *keep*. A message whose callback

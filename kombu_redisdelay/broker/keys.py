@@ -223,6 +223,18 @@ def bindings(in_slots: bool) -> str:
     return "{_kombu.binding}" if in_slots else "_kombu.binding"
 
 
+def shared_exchanges(in_slots: bool) -> str:
+    """Set, the exchanges to which queues of other names are bound. This key and the next are ours, and begin
+    as kombu's do: a user that may use the bindings may use them."""
+    return bindings(in_slots) + ":redisdelay:exchanges"
+
+
+def unbound(in_slots: bool, queue: str) -> str:
+    """Hash, what was unbound of *queue*, or ``""`` if it was deleted -> ``-``, or ``+`` if it was declared
+    anew since the queue was deleted (lua/bind.lua). It has a TTL."""
+    return bindings(in_slots) + ":redisdelay:unbound:" + queue
+
+
 def is_ours(queue: str) -> bool:
     """Whether a queue of this name would be a key of ours: what is published to it would be, for example, a
     dead letter of another queue."""
@@ -257,9 +269,11 @@ _TYPES = {
 
 
 def expected_type(key: str) -> str:
-    """The Redis type of *key*, which is one of a :class:`QueueKeys`, or that of the known queues."""
+    """The Redis type of *key*: one of a :class:`QueueKeys`, that of the known queues, or one of bindings."""
     if key.endswith(known_queues("")):
         return "zset"
+    if "_kombu.binding" in key:
+        return "hash" if ":redisdelay:unbound:" in key else "set"
     name = key.rpartition("}:")[2]
     if name.startswith("turns:"):
         return "zset"

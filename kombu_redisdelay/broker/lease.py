@@ -55,6 +55,11 @@ class Lease:
         self._refreshing: dict[str, tuple[Command, ...]] = {}
         #: For the same queues: key of consumers -> x-expires in ms.
         self._expires_ms: dict[str, int] = {}
+        #: Key of consumers -> when the lease ends by the latest renewal, ms since the epoch. A take may have
+        #: renewed it since then.
+        self._ends: dict[str, float] = {}
+        #: Keys of consumers where a renewal has come after that.
+        self._ended: set[str] = set()
         self._renewing = Lock()
         self._stopped = Event()
         #: Set to make the thread renew at once.
@@ -107,7 +112,21 @@ class Lease:
         """Stop renewing the lease in this queue. When this returns, no renewal can follow."""
         with self._renewing:
             self._covered.pop(keys.consumers, None)
+            self._ends.pop(keys.consumers, None)
+            self._ended.discard(keys.consumers)
             self.let_expire(keys)
+
+    def may_have_ended(self, keys: QueueKeys, now_ms: float) -> bool:
+        """Whether the lease may have ended in this queue since this was asked before. If not, nobody was
+        given what the consumer holds.
+
+        Arguments:
+            now_ms: the server's clock, ms since the epoch.
+        """
+        key = keys.consumers
+        has_ended = key in self._ended or now_ms >= self._ends.get(key, 0.0)
+        self._ended.discard(key)
+        return has_ended
 
     def _start(self) -> None:
         if self._thread is None:
@@ -204,7 +223,12 @@ class Lease:
     def _renew(self) -> None:
         args = (self._consumer, self._policy.lease_ms)
         each = by_slot(self._server, tuple(self._covered), str, QUEUES_PER_SCRIPT)
-        run_each(self._server, [(RENEW, keys, args) for keys in each])
+        ends = run_each(self._server, [(RENEW, keys, args) for keys in each])
+        for keys, end_ms in zip(each, ends, strict=True):
+            for key in keys:
+                if end_ms - self._policy.lease_ms >= self._ends.get(key, end_ms):
+                    self._ended.add(key)
+                self._ends[key] = end_ms
         refreshing = [command for commands in list(self._refreshing.values()) for command in commands]
         if refreshing:
             checked(self._server.call_all(*refreshing))

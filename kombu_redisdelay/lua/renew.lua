@@ -3,6 +3,8 @@
 -- KEYS     consumers of each queue
 -- ARGV[1]  consumer
 -- ARGV[2]  how long the lease lasts, ms
+--
+-- Returns  when it ends, ms since the epoch
 
 -- include: clock
 
@@ -12,3 +14,4 @@ for _, consumers in ipairs(KEYS) do
   redis.call('ZREM', consumers, ARGV[1])
   redis.call('ZADD', consumers, lease_end_ms, ARGV[1])
 end
+return lease_end_ms

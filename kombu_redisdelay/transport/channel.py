@@ -317,7 +317,7 @@ class Channel(PublishingChannel):
         delivered yet."""
         names = self.store.partitions.names(queue)
         taken = sum(self.intake.count(name) for name in names)
-        if queue in self.store.expires_ms or queue in self.auto_delete_queues:
+        if not self.lasts(queue):
             # Queues of replies, of events and of remote control are such, and not fair.
             return taken + sum(int(super(Channel, self)._size(name)) for name in names)
         return taken + sum(ReadyLists(self.store).counts(names))
@@ -354,10 +354,19 @@ class Channel(PublishingChannel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> None:
-        if if_empty and any(map(self.store.scheduled, self.store.partitions.names(queue))):
+        names = self.store.partitions.names(queue)
+        if if_empty and (self._size(queue) or any(map(self.store.scheduled, names))):
             return
         try:
-            super().queue_delete(queue, if_unused=if_unused, if_empty=if_empty, **kwargs)
+            if self.lasts(queue):
+                self._declared.forget_queue(queue)
+                # If it is to go only when it is unused, who uses it may bind it again.
+                found = [] if if_unused else self.unbind_all(queue)
+                if found and not any(self.state.queue_bindings(queue)):
+                    # kombu deletes nothing of a queue that this connection has not bound.
+                    exchange, *rest = found[0]
+                    self._delete(queue, exchange, *rest)
+            super().queue_delete(queue, if_unused=if_unused, **kwargs)
         except ResponseError as exc:
             # kombu deletes some queues when the channel is closed, and would not close the rest.
             if not self._closing or refusal_of(exc) is None:

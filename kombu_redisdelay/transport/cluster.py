@@ -189,10 +189,6 @@ class ClusterChannel(Channel):
 
     # -- bindings --------------------------------------------------------------------------------------
 
-    def _queue_bind(self, *args: Any) -> None:
-        super()._queue_bind(*args)
-        self._routes.bindings_have_changed()
-
     def _delete(self, *args: Any, **kwargs: Any) -> None:
         super()._delete(*args, **kwargs)
         self._routes.bindings_have_changed()

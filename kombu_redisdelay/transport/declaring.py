@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.bindings import BINDING
+from kombu_redisdelay.broker.bindings import BINDING, LastingBindings, QueueBinding
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import is_ours
@@ -31,6 +31,12 @@ _Result = TypeVar("_Result")
 #: Seconds between two attempts to note bindings that Redis has refused.
 BIND_PAUSE = 1.0
 
+#: Seconds after which a consumer looks whether Redis still has what was declared of its queues.
+LOOK_EVERY = 60.0
+
+#: kombu's, where no exchange is named.
+UNNAMED = "amq.direct"
+
 
 class DeclaringChannel(ConnectingChannel):
     """Declares the queues of one Redis database, and reads and notes their bindings."""
@@ -40,7 +46,10 @@ class DeclaringChannel(ConnectingChannel):
         #: Bindings that Redis has refused to note, arguments of `_queue_bind` -> whether the log tells of it.
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
         self._bind_at = 0.0
+        self._look_at = monotonic() + LOOK_EVERY
         super().__init__(*args, **kwargs)
+        # A channel that is closed has no connection any more.
+        self._declared = self.connection.declared
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
         whose = self.store.partitions.queue_of(queue)
@@ -68,6 +77,7 @@ class DeclaringChannel(ConnectingChannel):
             else:
                 self.store.expires_ms[name] = int(expires_ms)
         if is_fair:
+            self._declared.note_fair(queue)
             fair = FairQueues(self.store)
             if set(fair.states(names)) != {ON}:
                 fair.switch_on(names)
@@ -83,18 +93,63 @@ class DeclaringChannel(ConnectingChannel):
         declare = super().queue_declare
         return self._wait_for(self.store.slot(queue or ""), lambda: declare(queue, *args, **kwargs))
 
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+    def lasts(self, queue: str) -> bool:
+        """Whether *queue* neither expires nor goes with its consumer, as far as this channel knows."""
+        return queue not in self.store.expires_ms and queue not in self.auto_delete_queues
+
+    def queue_bind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kwargs: Any
+    ) -> None:
+        name = exchange or UNNAMED
+        if not self._declared.has(queue, name, routing_key) and self._says_again(name, queue):
+            # Another connection of this process may have taken it back. kombu would bind it once only.
+            self.state.binding_delete(queue, name, routing_key)
+        super().queue_bind(queue, exchange, routing_key, *args, **kwargs)
+
+    def queue_unbind(
+        self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kwargs: Any
+    ) -> None:
+        """Unbind *queue*, for all processes. kombu would leave the binding in Redis."""
+        name = exchange or UNNAMED
+        self._declared.forget(queue, name, routing_key)
+        self.state.binding_delete(queue, name, routing_key)
+        self._wait_to_bind(lambda: LastingBindings(self.store).unbind(queue, name, routing_key))
+        self._bindings_have_changed()
+
+    def unbind_all(self, queue: str) -> list[QueueBinding]:
+        """Take all bindings of *queue* out, for all processes. Returns them."""
+        exchanges = [*self.state.exchanges, *self._declared.exchanges]
+        found = self._wait_to_bind(lambda: LastingBindings(self.store).unbind_all(queue, exchanges))
+        self._bindings_have_changed()
+        return found
+
+    def _says_again(self, exchange: str, queue: str) -> bool:
+        """Whether the binding of *queue* is said again when Redis has lost it. What fanout exchanges have in
+        Redis routes nothing."""
+        return self.typeof(exchange).type != "fanout" and self.lasts(queue)
+
+    def _bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        if self._says_again(exchange, queue):
+            binding = QueueBinding(exchange, routing_key or "", pattern or "", queue)
+            self._declared.bind(self.store, binding)
+        else:
+            super()._queue_bind(exchange, routing_key, pattern, queue)
+
+    def _bindings_have_changed(self) -> None:
         block = block_for(self.connection.client)
         if block is not None:
             block.tables.clear()
-        bind = super()._queue_bind
+        self._routes.bindings_have_changed()
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         try:
-            self._wait_to_bind(lambda: bind(exchange, routing_key, pattern, queue))
+            self._wait_to_bind(lambda: self._bind(exchange, routing_key, pattern, queue))
         except ResponseError as exc:
             if not self.is_refused_for_a_while(exc):
                 raise
             # A worker must be able to start: the tasks that it runs give memory back.
             self._unbound[exchange, routing_key, pattern, queue] = False
+        self._bindings_have_changed()
 
     def is_refused_for_a_while(self, error: ResponseError) -> bool:
         """Whether to try again what Redis has refused: it is full, or a worker waits for it."""
@@ -133,7 +188,12 @@ class DeclaringChannel(ConnectingChannel):
             ResponseError: it still refuses.
         """
         for binding in list(self._unbound):
-            super()._queue_bind(*binding)
+            exchange, routing_key, _, queue = binding
+            # It may have been unbound meanwhile.
+            if self.state.has_binding(queue, exchange, routing_key) or self._declared.has(
+                queue, exchange, routing_key
+            ):
+                self._bind(*binding)
             del self._unbound[binding]
 
     def try_to_bind(self) -> None:
@@ -159,9 +219,46 @@ class DeclaringChannel(ConnectingChannel):
                 )
                 self._unbound[binding] = True
 
+    def say_again(self) -> None:
+        """Once a minute, look whether Redis still has what this process has declared of the queues that the
+        channel consumes from, and declare again what was lost. Those who publish need not know it."""
+        if monotonic() < self._look_at:
+            return
+        self._look_at = monotonic() + LOOK_EVERY
+        queues = [queue for queue in dict.fromkeys(self._active_queues) if self.lasts(queue)]
+        try:
+            with self.store.server.hurrying():
+                lost = LastingBindings(self.store).lost(self._declared.of(queues))
+                if lost:
+                    self._say_lost(lost)
+                self._declared.make_fair_again(self.store, queues)
+        except ResponseError as exc:
+            logger.warning("Could not see whether what was declared is still in Redis: %s", exc)
+        except (RedisError, OSError) as exc:
+            # On a cluster, it may be a server that has none of these queues.
+            logger.debug("Could not see whether what was declared is still in Redis: %s", exc)
+
+    def _say_lost(self, lost: Sequence[QueueBinding]) -> None:
+        try:
+            self._declared.bring_back(self.store, lost)
+        except ResponseError as exc:
+            if not self.is_refused_for_a_while(exc):
+                raise
+            for binding in lost:
+                self._unbound.setdefault(binding, False)
+        self._bindings_have_changed()
+
     def get_table(self, exchange: str) -> list[tuple[str, ...]]:
         # A message must not miss its queue.
         self._bind_again()
+        table = self._read_table(exchange)
+        lost = self._declared.lost(exchange, table)
+        if lost and self._wait_to_bind(lambda: self._declared.bring_back(self.store, lost)):
+            self._bindings_have_changed()
+            table = self._read_table(exchange)
+        return table
+
+    def _read_table(self, exchange: str) -> list[tuple[str, ...]]:
         key = self.global_keyprefix + self.keyprefix_queue % (exchange,)
         block = block_for(self.connection.client)
         bindings = None if block is None else block.tables.get(key)

@@ -374,6 +374,7 @@ class Intake:
             # these messages.
             for tag in consumer.long_failed():
                 self._channel.qos.reject(tag, requeue=True)
+        self._channel.say_again()
 
     def _ask_without_room(self) -> None:
         """Find out whether the servers write again. Fetchers that have no room do not ask for messages."""

@@ -270,15 +270,26 @@ class QoS(virtual.QoS):
         self._lost |= lost - untold
         # Those that were acked too late may be unknown by now.
         names = [name_of(message) for tag, message in list(self._delivered.items()) if tag in lost]
-        logger.warning(
-            "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
-            "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of reach, "
-            "for longer than visibility_timeout? Or did a failover, or an eviction, lose the takes?",
-            len(lost),
-            queue,
-            which(names, len(lost)),
-        )
-        metrics.lease_lost(queue, len(lost))
+        if self.channel.consumer.lease_may_have_ended(queue):
+            logger.warning(
+                "The lease of this consumer was lost: %d message(s) of queue %r that it held were given to "
+                "other consumers, and may be handled twice%s. Was the process stopped, or Redis out of "
+                "reach, for longer than visibility_timeout?",
+                len(lost),
+                queue,
+                which(names, len(lost)),
+            )
+            metrics.lease_lost(queue, len(lost))
+        else:
+            logger.warning(
+                "Keys have vanished from Redis: %d message(s) of queue %r that this consumer held are not "
+                "there any more%s. Its lease has not ended, so no other consumer was given them. Was there a "
+                "FLUSHDB, an eviction, an older dump? Or a failover that has lost the takes: then they are "
+                "ready again, and may be handled twice.",
+                len(lost),
+                queue,
+                which(names, len(lost)),
+            )
         for tag in lost:
             self._forget(tag)
 

@@ -21,6 +21,7 @@ from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.bounds import Bounds, lengths_of
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.declared import declared_at
 from kombu_redisdelay.transport.early_acks import warn_of_early_acks
 from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
@@ -104,8 +105,10 @@ class Transport(redis.Transport):
         #: deleted when their consumer goes, such as those of replies. kombu declares a queue once for each
         #: connection.
         self.declared_queues: set[str] = set()
-        where = (str(client.transport_options.get(name)) for name in ("master_name", "global_keyprefix"))
-        self.bounds = Bounds(lengths_of((_broker(client), *where)))
+        options = client.transport_options
+        where = (_broker(client), *(str(options.get(name)) for name in ("master_name", "global_keyprefix")))
+        self.bounds = Bounds(lengths_of(where))
+        self.declared = declared_at((*where, options.get("sep")))
 
     def create_channel(self, connection: Any) -> Any:
         # Warn here, not in `__init__`: a worker makes a transport for its banner before it sets up logging.

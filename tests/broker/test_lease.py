@@ -170,6 +170,30 @@ def test_goes_on_after_an_error_and_says_both_once(
     assert caplog.messages[1] == "The lease of this consumer is renewed again."
 
 
+def test_a_lease_whose_key_has_vanished_has_not_ended(rig: Rig, long_lease: Lease) -> None:
+    """So nobody was given what its consumer held."""
+    long_lease.cover(QUEUE)
+    wait_until(lambda: not long_lease.may_have_ended(QUEUE, rig.store.now_ms()), 20, "it is renewed")
+    rig.client.flushall()
+    long_lease.cover(ANOTHER)
+    wait_until(lambda: remaining_ms(rig) > 0, 20, "it is renewed again")
+    assert not long_lease.may_have_ended(QUEUE, rig.store.now_ms())
+    assert long_lease.may_have_ended(QUEUE, rig.store.now_ms() + 600_000)
+
+
+def test_a_lease_that_had_ended_is_known_until_somebody_asks(rig: Rig, lease: Lease) -> None:
+    lease.cover(QUEUE)
+    wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
+    rig.client.delete(KEY)
+    rig.client.set(KEY, "of the wrong type")
+    end = rig.store.now_ms() + LEASE_MS
+    wait_until(lambda: rig.store.now_ms() > end, 20, "the lease has ended")
+    rig.client.delete(KEY)
+    wait_until(lambda: remaining_ms(rig) > 0, 20, "it is renewed again")
+    assert lease.may_have_ended(QUEUE, rig.store.now_ms())
+    wait_until(lambda: not lease.may_have_ended(QUEUE, rig.store.now_ms()), 20, "that was told")
+
+
 def test_who_only_gives_back_tells_it_as_it_happens(
     rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,7 @@ EXPECTED = "|".join(
     [
         LOST_CONNECTION,
         "The lease of this consumer was lost",
+        "Keys have vanished from Redis",
         "Listening at another server of the cluster",
         "RedisClusterException",
     ]

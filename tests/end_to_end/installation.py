@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 QUEUE = "celery"
 ROOT = Path(__file__).parents[2]
 
-_SUSPICIOUS = re.compile(r"Traceback|Error|: (ERROR|CRITICAL)/|The lease of this consumer was lost")
+_SUSPICIOUS = re.compile(
+    r"Traceback|Error|: (ERROR|CRITICAL)/|The lease of this consumer was lost"
+    "|Keys have vanished|Redis had lost"
+)
 
 #: Seconds that a worker which has crashed has to end.
 CRASH_PATIENCE = 3.0

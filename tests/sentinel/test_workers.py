@@ -20,7 +20,7 @@ POOLS = ("prefork", "threads", "solo", "gevent")
 SCHEME = "redisdelay-sentinel"
 
 #: What a worker may log meanwhile. A failover may lose that it took a message.
-EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost"
+EXPECTED = f"{LOST_CONNECTION}|The lease of this consumer was lost|Keys have vanished from Redis"
 
 #: Seconds after a failover within which everything goes on.
 SOON = 30.0

@@ -34,7 +34,7 @@ ALONE, PATIENCE = 10.0, 300.0
 KILL_EVERY = 3.0
 
 #: What a worker may say when others are killed.
-EXPECTED = "Recovered|The lease of this consumer was lost|Traceback|Error"
+EXPECTED = "Recovered|The lease of this consumer was lost|Keys have vanished from Redis|Traceback|Error"
 
 
 class Deploy:

@@ -220,7 +220,12 @@ class Site:
         return list(self.redis.lrange(self.keys(queue).dead, 0, -1))
 
     def end_leases(self, queue: str = "q") -> None:
-        """Write that the lease of every consumer of *queue* has ended."""
+        """Write that the lease of every consumer of *queue* has ended. Ours learn of it, as they would if
+        they had not renewed it."""
         key = self.keys(queue).consumers
         for consumer in self.redis.zrange(key, 0, -1):
             self.redis.zadd(key, {consumer: 1})
+        for connection in self._connections:
+            for channel in (connection.connected and connection.transport.channels) or ():
+                if getattr(channel, "_consumer", None) is not None:
+                    channel.consumer._lease._ends[key] = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -81,6 +82,55 @@ def test_a_batch_names_what_is_routed_anew(site: Site, app: Celery) -> None:
             block.__exit__(None, None, None)
     assert caught.value.unpublished == [result.id for result in results]
     assert caught.value.uncertain == []
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_message_whose_bindings_were_lost_does_not_vanish(site: Site, app: Celery, batched: bool) -> None:
+    """They cannot be noted again."""
+    topic = Queue("topic", Exchange("shop", "topic"), "#")
+    send(app, 0, queue=topic)
+    site.redis.delete("_kombu.binding.shop")
+    fill(site.redis)
+    with pytest.raises(OperationalError, match="maxmemory"), batch(app) if batched else nullcontext():
+        send(app, 1, queue=topic)
+    site.redis.config_set("maxmemory", 0)
+    send(app, 2, queue=topic)
+    assert ready(site, "topic") == 2
+
+
+def test_a_consumer_says_its_bindings_again_when_there_is_room(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = site.channel()
+    Inbox(channel, Queue("q", Exchange("shop"), "key"))
+    site.redis.delete("_kombu.binding.shop")
+    fill(site.redis)
+    for _ in range(2):
+        channel._look_at = channel._bind_at = 0.0
+        channel.say_again()
+        channel.try_to_bind()
+    assert [line.partition(" is bound")[0] for line in caplog.messages] == [
+        "Redis is out of memory and has not noted that queue 'q'"
+    ]
+    site.redis.config_set("maxmemory", 0)
+    channel._bind_at = 0.0
+    channel.try_to_bind()
+    assert site.redis.exists("_kombu.binding.shop")
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_queue_is_unbound_and_deleted(site: Site, delete: bool) -> None:
+    queue = Queue("q", Exchange("shop"), "key")
+    channel = site.channel()
+    queue(channel).declare()
+    publish(channel, "m")
+    fill(site.redis)
+    if delete:
+        site.channel().queue_delete("q")
+    else:
+        queue(site.channel()).unbind_from(queue.exchange, "key")
+    assert (site.redis.exists("_kombu.binding.shop"), site.ready()) == (0, 0 if delete else 1)
+    assert site.redis.pttl("_kombu.binding:redisdelay:unbound:q") > 0
 
 
 @pytest.mark.skipif(not hasattr(redis.Channel, "_refresh_bindings"), reason="new in kombu 5.7")

@@ -139,17 +139,21 @@ def test_a_callback_that_raises_afterwards_changes_nothing(site: Site) -> None:
     assert (site.scheduled(), site.ready(), site.unacked()) == (1, 0, 0)
 
 
-def test_the_lease_was_lost(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_it_is_not_held_any_more(site: Site, caplog: pytest.LogCaptureFixture, has_ended: bool) -> None:
+    """Somebody else has it only if the lease has ended. Otherwise its key has vanished."""
     channel = site.channel()
     publish(channel, "a", "b")
     inbox = Inbox(channel)
-    drain(channel.connection.client, lambda: len(inbox) == 2)
+    drain(channel.connection.client, lambda: len(inbox) == 2 and channel.consumer._lease._ends)
+    if has_ended:
+        site.end_leases()
     site.redis.delete(site.keys().unacked(channel.consumer.name))
     with caplog.at_level(logging.WARNING):
         for message in inbox:
             requeue(message, 60)
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "The lease of this consumer was lost"
+        "The lease of this consumer was lost" if has_ended else "Keys have vanished from Redis"
     ]
     assert site.scheduled() == 0
 

@@ -61,7 +61,9 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
             *(
                 "_new_queue",
                 "_queue_bind",
+                "queue_bind",
                 "queue_declare",
+                "queue_unbind",
                 "get_table",
                 "_lookup",
                 "prepare_queue_arguments",

@@ -14,7 +14,7 @@ from redis import ConnectionPool
 from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keys import bindings, known_queues
 from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
@@ -386,7 +386,7 @@ def _guard_of(key: str) -> str:
     """A key of ours that is in the slot of *key*, because it has the same queue in braces. A user that may
     use the keys of the queue may use it."""
     before, brace, rest = key.partition("{")
-    if not brace or before.endswith("redisdelay:"):
+    if not brace or before.endswith("redisdelay:") or bindings(in_slots=True) in key:
         return key + ":never"
     # A ready list: the user of docs/permissions.rst may use no key beside it.
     return f"{before}redisdelay:{{{rest.rpartition('}')[0]}}}:never"

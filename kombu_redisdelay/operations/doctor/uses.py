@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from uuid import uuid4
 
-from kombu_redisdelay.broker.keys import bindings, expected_type, known_queues
+from kombu_redisdelay.broker.keys import (
+    bindings,
+    expected_type,
+    known_queues,
+    shared_exchanges,
+    unbound,
+)
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.names import Name, Names
@@ -136,6 +142,11 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
         for key in (f"{of_bindings}.{exchange}", f"{of_bindings}_permanent.{exchange}"):
             yield from _of_key(key, "set", f"~{of_bindings}*")
     yield from _of_key(f"{of_bindings}_deadlines", "zset", f"~{of_bindings}*")
+    shared = prefix + shared_exchanges(store.server.has_slots)
+    yield from _of_key(shared, "set", f"~{of_bindings}*")
+    for queue in names.queues:
+        key = prefix + unbound(store.server.has_slots, queue.text)
+        yield from _of_key(key, "hash", f"~{of_bindings}*")
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):

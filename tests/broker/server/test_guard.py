@@ -9,7 +9,7 @@ from redis.crc import key_slot
 
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.server.cluster import guarded
-from kombu_redisdelay.broker.server.scripts import TAKE
+from kombu_redisdelay.broker.server.scripts import BIND, TAKE
 
 SEPARATOR = "\x06\x16"
 
@@ -26,3 +26,12 @@ def test_it_is_in_the_slot_of_each_key_and_among_those_of_the_queue(prefix: str,
         # As docs/permissions.rst has it.
         permitted = f"{prefix}redisdelay:{{{queue}}}:*"
         assert fnmatchcase(str(guard), permitted.replace("[", "[[]"))
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:", "redisdelay"])
+def test_it_is_among_the_bindings(prefix: str) -> None:
+    key = f"{prefix}{{_kombu.binding}}.{{an exchange}}"
+    *_, guard = guarded(("EVALSHA", BIND.sha, 1, key))
+    assert key_slot(str(guard).encode()) == key_slot(key.encode())
+    assert guard != key
+    assert fnmatchcase(str(guard), f"{prefix}{{_kombu.binding}}*")
