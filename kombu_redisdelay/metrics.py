@@ -104,8 +104,8 @@ else:
     )
     RETURNED = Counter(
         "redisdelay_tasks_returned",
-        "Tasks that have returned in this process, and whose result was lost, or what follows was not sent, or "
-        "whose hook has raised an error.",
+        "Tasks that have returned in this process, and whose result was lost, or what follows was not sent, "
+        "or whose hook has raised an error.",
         ["queue"],
     )
     NOT_KEPT = Counter(

@@ -122,8 +122,9 @@ class Consumer:
         self.store.server.ack(ack)
 
     def keep_failed(self, queue: str, tag: str, failure: Failure, copy: bytes = b"") -> None:
-        """Ack a message whose task has failed for good, or could not be ended though it has returned, and keep
-        it among the failed ones of its queue. As with :meth:`ack`, this has been written when it returns.
+        """Ack a message whose task has failed for good, or could not be ended though it has returned, and
+        keep it among the failed ones of its queue. As with :meth:`ack`, this has been written when it
+        returns.
 
         Arguments:
             copy: of a message that was acked before its task ran: the message as it was stored.

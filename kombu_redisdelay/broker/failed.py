@@ -193,9 +193,8 @@ def kind_of(head: bytes) -> Kind | None:
     found = _HEAD.match(head)
     if found is None or (len(head) == BEGINNING and len(found[6]) < _LONGEST_BEGINNING):
         return None
-    *words, details = (found[number] for number in (3, 4, 6))
-    lost = _HAS_RETURNED.match(details)
-    return _kind(*words) if lost is None else _kind(*words, lost[1])
+    lost = _HAS_RETURNED.match(found[6])
+    return _kind(found[3], found[4], b"" if lost is None else lost[1])
 
 
 def _kind(task: bytes, error: bytes, lost: bytes = b"") -> Kind:
@@ -361,10 +360,11 @@ def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) ->
     """Drop the failed tasks of *queues* that are too old, or too many, and what is left of them where
     Redis has evicted a part, or an older release has taken some out. If this process keeps none, it does
     nothing: others may keep some."""
-    some = list(queues) if keep else []
-    counts = answers(store.server, (("EXISTS", *store.keys(queue).all_failed) for queue in some)) if some else ()
     #: Queue -> where it goes on to look for those that are gone.
-    left = {queue: b"0" for queue, exists in zip(some, counts, strict=True) if exists}
+    left = dict.fromkeys(queues if keep else (), b"0")
+    if keep and left:
+        counts = answers(store.server, (("EXISTS", *store.keys(queue).all_failed) for queue in left))
+        left = {queue: b"0" for queue, exists in zip(left, counts, strict=True) if exists}
     while keep and left:
         yield
         args = (*(keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL), *(TOLD_FROM, TOLD_EVERY))

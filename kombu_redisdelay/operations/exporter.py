@@ -38,6 +38,10 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         "Scheduled messages that wait for their unique key.",
         lambda q: q.blocked,
     ),
+    "redisdelay_queue_returned_messages": (
+        "Kept tasks that are known to have returned. They are not among the failed messages.",
+        lambda q: q.returned,
+    ),
     "redisdelay_queue_consumers": ("Consumers whose lease lasts.", lambda q: q.consumers),
     "redisdelay_queue_oldest_lateness_seconds": (
         "For how long the first scheduled message has been due, 0 if it is not yet.",
@@ -107,6 +111,15 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
     "redisdelay_queue_failed_dropped": (
         "Failed tasks that were dropped because the queue keeps no more of them, or no more bytes.",
         lambda c: c.failed_dropped,
+    ),
+    "redisdelay_queue_returned": (
+        "Tasks that are known to have returned, and whose result was lost, or what follows was not sent, or "
+        "whose hook has raised an error.",
+        lambda c: c.returned,
+    ),
+    "redisdelay_queue_continuations_lost": (
+        "Of these, the ones of which a linked task, the rest of a chain or the body of a chord was not sent.",
+        lambda c: c.continuations,
     ),
     "redisdelay_queue_dropped": (
         "Messages that were not published, because another one held their unique key.",

@@ -26,6 +26,7 @@ from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
+from kombu_redisdelay.transport.returned import tell_what_has_returned
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
@@ -86,6 +87,8 @@ class Transport(redis.Transport):
         if client.ssl:
             # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
+        # A worker makes a transport before it forks its processes, which run the tasks.
+        tell_what_has_returned()
         super().__init__(client, **kwargs)
         self.cycle = Poller()
         self.patience = None

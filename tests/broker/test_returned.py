@@ -1,15 +1,17 @@
-"""Tasks that are known to have returned: kept among the failed ones, and told apart, also beside workers of an
-older release."""
+"""Tasks that are known to have returned: kept among the failed ones, and told apart, also beside workers of
+an older release."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 
 import pytest
 
 from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.by_time import Part
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.failed import BEGINNING, FailedTasks, Kind, kind_of, trim_failed
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
 from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
@@ -24,9 +26,12 @@ from tests.broker.rig import Rig, a_failure, payload, taken
 KEEP = KeepFailed(10_000, 3_600_000, 10**9)
 
 
-def end_all(rig: Rig, options: Options | None = None, **each: str) -> None:
+def end_all(rig: Rig, **each: str) -> None:
     """End tasks: their ids, and what was lost of each, empty for one that has failed."""
-    me = rig.consumer(options=options)
+    end(rig.consumer(), rig, each)
+
+
+def end(me: Consumer, rig: Rig, each: Mapping[str, str]) -> None:
     rig.put("q", *map(payload, each))
     for (id, lost), delivery in zip(each.items(), taken(me, "q"), strict=True):
         rig.database.tick()
@@ -81,7 +86,8 @@ class TestToldApart:
         assert "what follows it was not sent" in caplog.messages[0]
 
     def test_the_oldest_go_whatever_they_are(self, rig: Rig) -> None:
-        end_all(rig, Options(keep_failed={"count": 3}), a=RESULT, b="", c=HOOK, d="", e=RESULT)
+        each = {"a": RESULT, "b": "", "c": HOOK, "d": "", "e": RESULT}
+        end(rig.consumer(options=Options(keep_failed={"count": 3})), rig, each)
         assert ids(rig) == ["c", "d", "e"]
         assert figures(rig) == (1, 2)
         trim(rig, KeepFailed(1, 3_600_000, 10**9))

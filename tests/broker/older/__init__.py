@@ -1,5 +1,5 @@
-"""What a worker of the release before does with failed tasks: its scripts, as they were in 6152a5c9, before some
-of these tasks were listed as having returned."""
+"""What a worker of the release before does with failed tasks: its scripts, as they were in 6152a5c9, before
+some of these tasks were listed as having returned."""
 
 from __future__ import annotations
 
