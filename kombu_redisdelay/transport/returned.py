@@ -18,7 +18,7 @@ from functools import cache, wraps
 from types import CodeType, TracebackType
 from typing import Any
 
-from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, text_of
+from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, RETURNED, text_of
 
 #: The attribute of what reports the end of a task: its id, and what was lost. The id, because an exception
 #: may come to another task, too: one that calls this one, or waits for its result.
@@ -57,10 +57,10 @@ def lost_of(id: str, *reports: object) -> str:
         reports: by which Celery reports its end: an exception, or what is around one.
     """
     for report in reports:
-        # An attribute that is missing may be code of the application.
-        marked, lost = getattr(report, "__dict__", {}).get(_MARK, ("", ""))
-        if marked == id:
-            return str(lost)
+        # Not getattr(): that may be code of the application.
+        mark = getattr(report, "__dict__", {}).get(_MARK)
+        if isinstance(mark, tuple) and mark in ((id, lost) for lost in RETURNED):
+            return str(mark[1])
     return ""
 
 
