@@ -38,10 +38,6 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         "Scheduled messages that wait for their unique key.",
         lambda q: q.blocked,
     ),
-    "redisdelay_queue_returned_messages": (
-        "Kept tasks that are known to have returned. They are not among the failed messages.",
-        lambda q: q.returned,
-    ),
     "redisdelay_queue_consumers": ("Consumers whose lease lasts.", lambda q: q.consumers),
     "redisdelay_queue_oldest_lateness_seconds": (
         "For how long the first scheduled message has been due, 0 if it is not yet.",
