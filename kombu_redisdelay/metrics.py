@@ -37,8 +37,11 @@ except ImportError:
     def failed(queue: str) -> None:
         """A task has failed for good."""
 
+    def returned(queue: str) -> None:
+        """A task has returned, and could not be ended."""
+
     def not_kept(queue: str) -> None:
-        """A task that has failed could not be kept."""
+        """A task that has failed, or that has returned and could not be ended, could not be kept."""
 
     def task_ended(task: str, outcome: str, error: str, waited: float | None, ran: float | None) -> None:
         """A task has ended.
@@ -103,9 +106,16 @@ else:
         "Tasks that have failed for good in this process.",
         ["queue"],
     )
+    RETURNED = Counter(
+        "redisdelay_tasks_returned",
+        "Tasks that have returned in this process, and whose result was lost, or what follows was not sent, "
+        "or whose hook has raised an error.",
+        ["queue"],
+    )
     NOT_KEPT = Counter(
         "redisdelay_tasks_failed_not_kept",
-        "Tasks that have failed in this process and could not be kept, because Redis was full.",
+        "Tasks that have failed in this process, or lost their results, and could not be kept, because Redis "
+        "was full.",
         ["queue"],
     )
     FINISHED_NOT_KEPT = Counter(
@@ -120,7 +130,10 @@ else:
     )
 
     #: The counters of one queue.
-    OF_QUEUE = (DELIVERED, RECOVERED, DEAD_LETTERED, FAILED, NOT_KEPT, FINISHED_NOT_KEPT, LEASE_LOST)
+    OF_QUEUE = (
+        *(DELIVERED, RECOVERED, DEAD_LETTERED, FAILED, RETURNED, NOT_KEPT, FINISHED_NOT_KEPT),
+        LEASE_LOST,
+    )
 
     UNIQUE_CONFLICTS = Counter(
         "redisdelay_unique_conflicts",
@@ -186,6 +199,9 @@ else:
 
     def failed(queue: str) -> None:
         FAILED.labels(queue).inc()
+
+    def returned(queue: str) -> None:
+        RETURNED.labels(queue).inc()
 
     def not_kept(queue: str) -> None:
         NOT_KEPT.labels(queue).inc()

@@ -94,6 +94,38 @@ def without_message(noun: str, count: int) -> str:
     return f"{number_of(count, noun)} {stay}: {were} too large"
 
 
+#: What became of a task that is known to have returned, by what was lost.
+LOST = {
+    "continuation": "what follows it was not sent, or not all of it",
+    "result": "its result was lost",
+    "hook": "what ran afterwards has raised an error",
+}
+
+
+def returned(lost: str) -> str:
+    """Says what became of a task that is known to have returned."""
+    more = ", and its result was lost" if lost == "continuation" else ""
+    return f"its work is done: {LOST[lost]}{more}. Celery may have stored FAILURE, and called link_error"
+
+
+def have_returned(count: int) -> str:
+    """Says how many failed tasks stay because they are known to have returned; empty if none do."""
+    if not count:
+        return ""
+    stay, have, work = (
+        ("stays", "it has", "its work is") if count == 1 else ("stay", "they have", "their work is")
+    )
+    return f"{number_of(count, 'failed task')} {stay}: {have} returned, so {work} done"
+
+
+def run_again(count: int) -> str:
+    """Says how many of the tasks that are requeued are known to have returned; empty if none are."""
+    if not count:
+        return ""
+    has, do, work = ("has", "does", "its work") if count == 1 else ("have", "do", "their work")
+    return f"{count:,} {has} returned before, and {do} {work} once more"
+
+
 def untold(count: int) -> str:
     """Says how many expired tasks were not cancelled, because their chords could not be told."""
     verb, they_are, their = (

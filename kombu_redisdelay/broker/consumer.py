@@ -24,7 +24,7 @@ from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
-from kombu_redisdelay.broker.report import report_dead, report_dropped
+from kombu_redisdelay.broker.report import report_dead, report_dropped, report_returned
 from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
@@ -123,8 +123,9 @@ class Consumer:
         self.store.server.ack(ack)
 
     def keep_failed(self, queue: str, tag: str, failure: Failure, copy: bytes = b"") -> None:
-        """Ack a message whose task has failed for good, and keep it among the failed ones of its queue. As
-        with :meth:`ack`, this has been written when it returns.
+        """Ack a message whose task has failed for good, or could not be ended though it has returned, and
+        keep it among the failed ones of its queue. As with :meth:`ack`, this has been written when it
+        returns.
 
         Arguments:
             copy: of a message that was acked before its task ran: the message as it was stored.
@@ -135,7 +136,11 @@ class Consumer:
         self._settled(tag)
         is_limited = self._permits.is_limited(queue)
         self.store.server.ack(failing(self.store, keep, self.name, queue, tag, failure, copy, is_limited))
-        metrics.failed(queue)
+        if failure.returned:
+            metrics.returned(queue)
+            report_returned(queue, failure)
+        else:
+            metrics.failed(queue)
 
     def can_ack_at_once(self, queue: str) -> bool:
         """Whether :meth:`ack` can write without waiting for the server, for another thread or for replies."""

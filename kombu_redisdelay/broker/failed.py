@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.by_time import Part, Row, find_all, id_bytes, read_pages
-from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.failure import RETURNED, Failure
 from kombu_redisdelay.broker.kept import REQUEUE, take_out
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import RoundTrips, portions
 from kombu_redisdelay.broker.report import report_failed_dropped, report_not_kept
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.replies import answers, checked
-from kombu_redisdelay.broker.server.scripts import FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
+from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.scripts import CLEAR_FAILED, FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
 from kombu_redisdelay.broker.server.wire import Argument, Command
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
@@ -45,8 +45,8 @@ BEGINNING = 256
 #: Groups that are read together.
 GROUPS_PER_CALL = 500
 
-#: The name of a group has these: task and exception.
-_WORDS = 2
+#: The name of a group has these: task and exception, and what was lost if the task has returned.
+_WORDS = (2, 3)
 
 #: What is counted of a group. Longer numbers are not ours.
 _GROUP = re.compile(rb"(\d{1,15}) (\d{1,15}) (\d{1,15})")
@@ -60,6 +60,23 @@ _LATEST = 1e11
 #: A head, or its beginning (lua/include/failed.lua). Longer numbers are not ours.
 _HEAD = re.compile(rb"(\d{1,18}) (\d{1,18}) (\S+) (\S+) (\S+) (.*)", re.DOTALL)
 
+#: How what else is noted begins, of a task that has returned; and how long that may be.
+_HAS_RETURNED = re.compile(rb'\{"returned": "(\w+)"')
+_LONGEST_BEGINNING = 30
+
+
+class Kind(NamedTuple):
+    """What failed tasks are grouped by.
+
+    Attributes:
+        task, error: the names of the task, and of the class of the exception.
+        returned: what was lost, as in :attr:`~kombu_redisdelay.broker.failure.Failure.returned`.
+    """
+
+    task: str
+    error: str
+    returned: str = ""
+
 
 def failing(
     store: Store,
@@ -71,7 +88,8 @@ def failing(
     copy: bytes,
     is_limited: bool,
 ) -> Ack:
-    """What acks a message whose task has failed for good, and keeps it.
+    """What acks a message whose task has failed for good, or could not be ended though it has returned, and
+    keeps it.
 
     Arguments:
         copy: if it was acked before, the message as it was stored; else empty.
@@ -145,7 +163,7 @@ class FailedTask:
         noted = noted if isinstance(noted, dict) else {}
         texts = (noted.get(name) for name in ("text", "traceback", "worker"))
         text, traceback, worker = (each if isinstance(each, str) else "" for each in texts)
-        tries, started = noted.get("tries"), noted.get("started")
+        tries, started, returned = (noted.get(name) for name in ("tries", "started", "returned"))
         return Failure(
             self.id,
             task.decode(errors="replace"),
@@ -155,6 +173,7 @@ class FailedTask:
             worker,
             tries if isinstance(tries, int) else 0,
             started if isinstance(started, (int, float)) and 0 <= started < _LATEST else None,
+            returned if returned in RETURNED else "",
         )
 
     @property
@@ -169,15 +188,24 @@ def id_in(name: bytes) -> bytes:
     return name.partition(b"\x1f")[0]
 
 
-def group_of(head: bytes) -> tuple[str, str] | None:
-    """The task and the error in a head, or in the beginning of one; ``None`` if they are not there."""
+def kind_of(head: bytes) -> Kind | None:
+    """The kind in a head, or in the beginning of one; ``None`` if that does not have all of it."""
     found = _HEAD.match(head)
-    return None if found is None else (found[3].decode(errors="replace"), found[4].decode(errors="replace"))
+    if found is None or (len(head) == BEGINNING and len(found[6]) < _LONGEST_BEGINNING):
+        return None
+    lost = _HAS_RETURNED.match(found[6])
+    return _kind(found[3], found[4], b"" if lost is None else lost[1])
+
+
+def _kind(task: bytes, error: bytes, lost: bytes = b"") -> Kind:
+    returned = lost.decode(errors="replace")
+    is_known = returned in RETURNED
+    return Kind(task.decode(errors="replace"), error.decode(errors="replace"), returned if is_known else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Failed tasks of one name with one class of exceptions.
+    """Failed tasks of one :class:`Kind`.
 
     Attributes:
         count: how many are kept.
@@ -187,6 +215,7 @@ class Group:
 
     task: str
     error: str
+    returned: str
     count: int
     first_ms: int
     last_ms: int
@@ -202,23 +231,40 @@ class FailedTasks:
         self, queues: Sequence[str], from_ms: float | None = None, before_ms: float | None = None
     ) -> list[int]:
         """How many each of *queues* has that have failed from *from_ms* on and before *before_ms*, in ms
-        since the epoch. ``None`` is no limit."""
+        since the epoch. ``None`` is no limit. Those that are known to have returned are among them."""
+        return self._counts([self._store.keys(queue).failed for queue in queues], from_ms, before_ms)
+
+    def returned(
+        self, queues: Sequence[str], from_ms: float | None = None, before_ms: float | None = None
+    ) -> list[int]:
+        """The same of those alone that are known to have returned."""
+        keys = [self._store.keys(queue).failed_returned for queue in queues]
+        return self._counts(keys, from_ms, before_ms)
+
+    def _counts(self, keys: Iterable[str], from_ms: float | None, before_ms: float | None) -> list[int]:
         low: Argument = "-inf" if from_ms is None else from_ms
         high = "+inf" if before_ms is None else f"({before_ms}"
-        return answers(
-            self._store.server, (("ZCOUNT", self._store.keys(q).failed, low, high) for q in queues)
-        )
+        return answers(self._store.server, (("ZCOUNT", key, low, high) for key in keys))
 
-    def iter(self, queue: str, part: Part) -> Iterator[FailedTask]:
-        """The failed tasks of *queue*, read page by page, in the order in which they failed."""
-        for rows in read_pages(self._store.server, self._keys(queue), part):
+    def iter(self, queue: str, part: Part, returned: bool = False) -> Iterator[FailedTask]:
+        """The failed tasks of *queue*, read page by page, in the order in which they failed.
+
+        Arguments:
+            returned: read only what is listed as having returned. An older release may have left names there
+                of others.
+        """
+        keys = self._keys(queue)
+        if returned:
+            keys = (self._store.keys(queue).failed_returned, *keys[1:])
+        for rows in read_pages(self._store.server, keys, part):
             yield from self._with_heads(queue, rows)
 
-    def heads(self, queue: str, part: Part) -> Iterator[list[Row]]:
-        """The failed tasks of *queue*, page by page, with the beginnings of their heads in place of messages.
-        This reads much less."""
+    def heads(self, queue: str, part: Part, returned: bool = False) -> Iterator[list[Row]]:
+        """The same, page by page, with the beginnings of their heads in place of messages. This reads much
+        less."""
         keys = self._store.keys(queue)
-        return read_pages(self._store.server, (keys.failed, keys.failed_heads, ""), part, BEGINNING)
+        names = keys.failed_returned if returned else keys.failed
+        return read_pages(self._store.server, (names, keys.failed_heads, ""), part, BEGINNING)
 
     def named(self, queue: str, names: Sequence[bytes]) -> dict[bytes, FailedTask]:
         """The failed tasks of *queue* with these names, as far as they are there, by their names."""
@@ -228,19 +274,21 @@ class FailedTasks:
         return {task.name: task for task in self._with_heads(queue, rows)}
 
     def groups(self, queue: str) -> list[Group]:
-        """The failed tasks of *queue* by task and exception."""
+        """The failed tasks of *queue* by their kinds."""
         key, cursor = self._store.keys(queue).failed_groups, ""
-        found: dict[bytes, Group] = {}
+        found: dict[Kind, Group] = {}
         while cursor != "0":
             scan: Command = ("HSCAN", key, cursor or "0", "COUNT", GROUPS_PER_CALL)
             [(position, fields)] = answers(self._store.server, [scan])
             cursor = position.decode()
-            for kind, line in zip(fields[::2], fields[1::2], strict=True):
-                words, numbers = kind.split(b" "), _GROUP.fullmatch(line)
+            for name, line in zip(fields[::2], fields[1::2], strict=True):
+                words, numbers = name.split(b" "), _GROUP.fullmatch(line)
                 # Another program may have written anything.
-                if len(words) == _WORDS and numbers is not None:
-                    task, error = (word.decode(errors="replace") for word in words)
-                    found[kind] = Group(task, error, *map(int, numbers.groups()))
+                if len(words) not in _WORDS or numbers is None:
+                    continue
+                kind = _kind(*words)
+                if bool(kind.returned) == (len(words) > _WORDS[0]):
+                    found[kind] = Group(*kind, *map(int, numbers.groups()))
         return list(found.values())
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[FailedTask]:
@@ -283,12 +331,11 @@ class FailedTasks:
         begin = (how, keys.separator)
         return take_out(self._store.server, REMOVE_FAILED, used, begin, parts, of_each, stays)
 
-    def clear(self, queue: str) -> int:
-        """Remove all failed tasks of *queue*. Returns how many there were."""
-        keys = self._store.keys(queue)
-        # The server runs both before it turns to other clients.
-        count, _ = checked(self._store.server.call_all(("ZCARD", keys.failed), ("UNLINK", *keys.all_failed)))
-        return int(count)
+    def clear(self, queue: str) -> int | None:
+        """Remove all failed tasks of *queue* at once. Returns how many there were; ``None`` if some are known
+        to have returned: then nothing was done."""
+        count: int | None = CLEAR_FAILED(self._store.server, [self._store.keys(queue).failed], ())
+        return count
 
     def _keys(self, queue: str) -> tuple[str, str, str]:
         tasks, messages, duplicates, *_ = self._store.keys(queue).all_failed
@@ -311,15 +358,22 @@ def _size(task: FailedTask) -> int:
 
 def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
     """Drop the failed tasks of *queues* that are too old, or too many, and what is left of them where
-    Redis has evicted a part. If this process keeps none, it does nothing: others may keep some."""
-    left = list(queues) if keep else []
+    Redis has evicted a part, or an older release has taken some out. If this process keeps none, it does
+    nothing: others may keep some."""
+    #: Queue -> where it goes on to look for those that are gone.
+    left = dict.fromkeys(queues if keep else (), b"0")
     if keep and left:
         counts = answers(store.server, (("EXISTS", *store.keys(queue).all_failed) for queue in left))
-        left = [queue for queue, exists in zip(left, counts, strict=True) if exists]
+        left = {queue: b"0" for queue, exists in zip(left, counts, strict=True) if exists}
     while keep and left:
         yield
         args = (*(keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL), *(TOLD_FROM, TOLD_EVERY))
-        done = run_each(store.server, [(TRIM_FAILED, (store.keys(queue).failed,), args) for queue in left])
-        for queue, (_, dropped) in zip(left, done, strict=True):
+        calls = [
+            (TRIM_FAILED, (store.keys(queue).failed,), (*args, cursor)) for queue, cursor in left.items()
+        ]
+        done = dict(zip(left, run_each(store.server, calls), strict=True))
+        for queue, (_, dropped, _) in done.items():
             report_failed_dropped(queue, keep, dropped)
-        left = [queue for queue, (count, _) in zip(left, done, strict=True) if count == TRIMMED_PER_CALL]
+        left = {
+            queue: cursor for queue, (count, _, cursor) in done.items() if cursor or count == TRIMMED_PER_CALL
+        }

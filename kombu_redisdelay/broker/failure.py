@@ -13,6 +13,9 @@ LONGEST_TEXT, LONGEST_TRACEBACK = 1000, 8000
 #: The longest name of a task or of a class of exceptions, in characters.
 LONGEST_NAME = 200
 
+#: What may be lost of a task that is known to have returned (:attr:`Failure.returned`).
+RETURNED = (CONTINUATION := "continuation", RESULT := "result", HOOK := "hook")
+
 #: No task is tried more often than this.
 MOST_TRIES = 10**9
 
@@ -22,7 +25,7 @@ _FROM_BEGINNING = LONGEST_TRACEBACK // 4
 
 
 class Failure(NamedTuple):
-    """Why a task has failed for good. All texts are bounded.
+    """Why a task has failed for good, or could not be ended though it has returned. All texts are bounded.
 
     Attributes:
         id: that of the message, as it is in Redis.
@@ -34,6 +37,10 @@ class Failure(NamedTuple):
         tries: how often the task was tried, with this time, as Celery counts its retries.
         started: when this try began, seconds since the epoch by the worker's clock; ``None`` if it did not
             begin, or nobody knows.
+        returned: what was lost if the function of the task is known to have returned, one of
+            :data:`RETURNED`: ``"continuation"``, what is linked to the task, the rest of its chain or the
+            body of its chord, perhaps in part, and the result, too; ``"result"``, only that; ``"hook"``,
+            nothing: what runs afterwards has raised an error. Empty if it has failed, or nobody knows.
     """
 
     id: str
@@ -44,6 +51,7 @@ class Failure(NamedTuple):
     worker: str
     tries: int
     started: float | None
+    returned: str = ""
 
     @property
     def group(self) -> str:
@@ -52,9 +60,11 @@ class Failure(NamedTuple):
 
     @property
     def details(self) -> str:
-        """The rest, as it is in Redis: JSON in one line."""
+        """The rest, as it is in Redis: JSON in one line. What was lost of a task that has returned is its
+        first member, which is read without the others (lua/include/failed.lua)."""
         return json.dumps(
             {
+                **({"returned": self.returned} if self.returned else {}),
                 "text": self.text,
                 "traceback": self.traceback,
                 "worker": self.worker,

@@ -18,7 +18,10 @@ KEPT = ("dead",)
 _OF_KEYS = ("limited", "unacked-keys", "active", "earlier", "key-limits", "tats", "alarms")
 
 #: The keys of failed tasks (lua/include/failed.lua).
-_OF_FAILED = ("failed", "failed:messages", "failed:duplicates", "failed:heads", "failed:groups")
+_OF_FAILED = (
+    *("failed", "failed:messages", "failed:duplicates", "failed:heads", "failed:groups"),
+    "failed:returned",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,12 @@ class QueueKeys:
     def failed_groups(self) -> str:
         """Hash, task and exception -> how many have failed, and when the first and the last one."""
         return self._of_keys("failed:groups")
+
+    @property
+    def failed_returned(self) -> str:
+        """Zset, names of those failed tasks that are known to have returned -> when that was, as in
+        :attr:`failed`."""
+        return self._of_keys("failed:returned")
 
     @property
     def all_failed(self) -> tuple[str, ...]:
@@ -265,6 +274,7 @@ _TYPES = {
     "failed:duplicates": "zset",
     "failed:heads": "hash",
     "failed:groups": "hash",
+    "failed:returned": "zset",
 }
 
 

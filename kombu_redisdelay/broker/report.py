@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, Failure
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import KeepFailed, Options
+from kombu_redisdelay.broker.printable import LONGEST_FAILURE, printable
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,48 @@ def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: S
         )
 
 
+def report_returned(queue: str, failure: Failure) -> None:
+    """Log what was lost of a task that has returned, and why."""
+    why = printable(" ".join(f"{failure.error}: {failure.text}"[:LONGEST_FAILURE].split()))
+    names = which([f"{failure.task}[{failure.id}]"], 1)
+    if failure.returned == CONTINUATION:
+        logger.error(
+            "A task of queue %r has returned, and what follows it was not sent, or not all of it: what is "
+            "linked to it, the rest of its chain, or the body of its chord. Its result was lost, too (%s). "
+            "It does not run again by itself%s",
+            queue,
+            why,
+            names,
+        )
+    elif failure.returned == RESULT:
+        logger.warning(
+            "A task of queue %r has returned, and its result was lost (%s). It does not run again by "
+            "itself%s",
+            queue,
+            why,
+            names,
+        )
+    elif failure.returned == HOOK:
+        logger.warning(
+            "A task of queue %r has returned, and what ran afterwards has raised an error, such as its "
+            "on_success (%s). It does not run again by itself%s",
+            queue,
+            why,
+            names,
+        )
+
+
 def report_not_kept(queue: str, failure: Failure) -> None:
-    """Log that a task has failed, and could not be kept."""
+    """Log that a task that has failed, or that has returned and could not be ended, could not be kept."""
     metrics.not_kept(queue)
+    if failure.returned:
+        logger.error(
+            "What was lost of a task of queue %r that has returned is in this log only: Redis is out of "
+            "memory, or another program has written to the keys of failed tasks%s",
+            queue,
+            which([f"{failure.task}[{failure.id}]"], 1),
+        )
+        return
     logger.error(
         "A failed task of queue %r could not be kept: Redis is out of memory, or another program has written "
         "to the keys of failed tasks%s",

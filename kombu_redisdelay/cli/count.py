@@ -13,7 +13,17 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import selected, selecting, states_of
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option
-from kombu_redisdelay.cli.output import busy, count, cut, flexible, right, show, show_json, table
+from kombu_redisdelay.cli.output import (
+    busy,
+    count,
+    cut,
+    flexible,
+    right,
+    show,
+    show_json,
+    table,
+    unusual,
+)
 from kombu_redisdelay.operations.failure_groups import FailureGroup
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
@@ -30,6 +40,7 @@ _KINDS = (
     "failures",
     "reason",
     "error",
+    "returned",
     "outcome",
     "tries",
     "worker",
@@ -38,7 +49,7 @@ _KINDS = (
 )
 
 #: What messages of one state have only, and lines about finished tasks, which are to be named -> the state.
-_ONLY_IN = {"error": FAILED, "tries": FAILED, "outcome": FINISHED}
+_ONLY_IN = {"error": FAILED, "returned": FAILED, "tries": FAILED, "outcome": FINISHED}
 
 
 @click.command("count")
@@ -97,14 +108,16 @@ def _cell(kind: str, value: Any) -> str:
 
 def is_of_failures(selection: Selection, kinds: tuple[str, ...]) -> bool:
     """Whether failed tasks are counted by task and exception: then it is known since when they fail."""
-    return selection.state == (FAILED,) and sorted(kinds) == ["error", "task"]
+    return selection.state == (FAILED,) and sorted({*kinds} - {"returned"}) == ["error", "task"]
 
 
 def show_failures(groups: Sequence[FailureGroup], kinds: tuple[str, ...], as_json: bool) -> None:
+    kinds = tuple(kind for kind in kinds if kind != "returned")
     if as_json:
         show_json(
             {
                 **{kind: getattr(group, kind) for kind in kinds},
+                "returned": group.returned,
                 "messages": group.count,
                 "first": group.first,
                 "last": group.last,
@@ -116,9 +129,11 @@ def show_failures(groups: Sequence[FailureGroup], kinds: tuple[str, ...], as_jso
     else:
         now = datetime.now(timezone.utc)
         rows = table(
-            right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds), right("FIRST"), right("LAST")
+            *(right("MESSAGES"), *(flexible(kind.upper()) for kind in kinds), unusual("RETURNED", usual="")),
+            *(right("FIRST"), right("LAST")),
         )
         for group in groups:
             of_kind = (cut(getattr(group, kind)) for kind in kinds)
-            rows.add_row(count(group.count), *of_kind, when(group.first, now), when(group.last, now))
+            times = when(group.first, now), when(group.last, now)
+            rows.add_row(count(group.count), *of_kind, group.returned, *times)
         show(rows)

@@ -36,7 +36,10 @@ _LONGER = 1.5
 #: What stands above the counts. Few queues have tasks with keys.
 _COLUMNS = (
     *map(right, ("PUBLISHED", "DELIVERED", "FAILURES", "DEAD")),
-    *(unusual(header, usual="0") for header in ("FAILED", "FAILED DROPPED", "DROPPED", "REPLACED")),
+    *(
+        unusual(header, usual="0")
+        for header in ("FAILED", "FAILED DROPPED", "RETURNED", "DROPPED", "REPLACED")
+    ),
 )
 
 _BAR_COLUMNS = 20
@@ -115,6 +118,7 @@ def _numbers(counts: Counts) -> Iterator[Any]:
     yield count(counts.dead, "red")
     yield count(counts.failed, "red")
     yield count(counts.failed_dropped, "yellow")
+    yield count(counts.returned)
     yield count(counts.dropped)
     yield count(counts.replaced)
 

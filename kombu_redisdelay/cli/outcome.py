@@ -20,10 +20,22 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
-from kombu_redisdelay.words import chord_parts, number_of, rest, stay, untold, with_object, without_message
+from kombu_redisdelay.words import (
+    chord_parts,
+    have_returned,
+    number_of,
+    rest,
+    run_again,
+    stay,
+    untold,
+    with_object,
+    without_message,
+)
 
 #: Numbers of other messages, which JSON has if there are any.
-_OTHERS = ("blocked", "untold", "without_message", "marked", "unmarked", "chord_parts")
+_OTHERS = (
+    *("blocked", "untold", "without_message", "marked", "unmarked", "chord_parts", "returned", "run_again"),
+)
 
 #: Messages that are looked for in all states when they are not where a command looks for them.
 MOST_SEARCHED = 10
@@ -64,6 +76,10 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
             echo(f"{id} {verb.done}{several}{due}")
     if done.chord_parts:
         echo(f"{chord_parts(done.chord_parts)}.", err=True)
+    if done.returned:
+        echo(f"{have_returned(done.returned)}. --returned '*' picks these.", err=True)
+    if done.run_again:
+        echo(f"{run_again(done.run_again)}.", err=True)
 
 
 def _said(verb: Verb, done: Done, noun: str, due: str) -> str:

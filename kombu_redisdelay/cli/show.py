@@ -25,7 +25,7 @@ from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES, how_many
 from kombu_redisdelay.operations.why_waiting import why_waiting
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import returned, span
 
 
 @click.command("show")
@@ -133,6 +133,8 @@ def _of_state(message: MessageInfo, now: datetime) -> Iterator[tuple[str, str | 
         yield "tries", str(message.tries)
         yield "started", None if message.started is None else date_and_time(message.started, now)
         yield "worker", message.worker
+        if message.returned:
+            yield "returned", returned(message.returned)
         if may_be_in_chord(message.payload):
             yield "chord", "a part of one, or may be: its body will not run because of this task"
         if WITHOUT_MESSAGE in message.reason:

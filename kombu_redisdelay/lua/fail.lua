@@ -1,5 +1,5 @@
--- Acks a message whose task has failed for good, and keeps it among the failed ones of its queue
--- (include/failed.lua).
+-- Acks a message whose task has failed for good, or could not be ended though it has returned, and keeps it
+-- among the failed ones of its queue (include/failed.lua).
 --
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  wake zset
@@ -70,6 +70,12 @@ local function keep(stored)
   local kept = #stored <= LARGEST_KEPT and stored or ''
   redis.call('HSET', keys.heads, name, head)
   redis.call('HSET', keys.messages, name, kept)
+  if returned_in(head) then
+    redis.call('ZADD', keys.returned, string.format('%.3f', now_ms), name)
+  else
+    -- An older release may have left the name there.
+    redis.call('ZREM', keys.returned, name)
+  end
   if name ~= id then
     redis.call('ZADD', keys.duplicates, 0, name)
   end
@@ -107,6 +113,8 @@ else
   work_when_full(KEYS[1])
 end
 if outcome ~= IS_THERE then
-  note(KEYS[2], 'failed_tasks', 1)
+  local lost = string.match(details, '^{"returned": "(%l+)"')
+  note(KEYS[2], lost and 'returned' or 'failed_tasks', 1)
+  note(KEYS[2], 'continuations', lost == 'continuation' and 1 or 0)
 end
 return outcome == REFUSED and 2 or 1

@@ -5,16 +5,16 @@
 -- KEYS[3+] ready lists of all steps
 --
 -- Returns  server's clock in ms; how many messages are ready or scheduled; delivered, failed, dead, dropped,
---          replaced, failed_tasks, failed_dropped, other, published, flow, minute, hour, minutes and hours,
---          as they are in the history (nil: it has none)
+--          replaced, failed_tasks, failed_dropped, returned, continuations, other, published, flow, minute,
+--          hour, minutes and hours, as they are in the history (nil: it has none)
 
 -- include: base
 -- include: clock
 -- include: length
 
 local FIELDS = {
-  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'failed_dropped', 'other',
-  'published', 'flow', 'minute', 'hour', 'minutes', 'hours',
+  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'failed_dropped', 'returned',
+  'continuations', 'other', 'published', 'flow', 'minute', 'hour', 'minutes', 'hours',
 }
 
 return {

@@ -18,9 +18,11 @@
 -- include: length
 
 local FIELDS = {
-  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'failed_dropped', 'other',
-  'published', 'flow',
+  'delivered', 'failed', 'dead', 'dropped', 'replaced', 'failed_tasks', 'failed_dropped', 'returned',
+  'continuations', 'other', 'published', 'flow',
 }
+-- How many counts an older release writes, and reads. The others are left out of a line where they are 0.
+local LEAST_COUNTS = 8
 local SPANS = {
   { mark = 'minute', lines = 'minutes', seconds = 60, kept_s = 3600 },
   { mark = 'hour', lines = 'hours', seconds = 3600, kept_s = 7 * 24 * 3600 },
@@ -67,13 +69,17 @@ local function turn(history, span, mark, totals)
   for number in string.gmatch(mark, '%d+') do
     before[#before + 1] = tonumber(number)
   end
-  if #before <= #totals then
+  if #before <= LEAST_COUNTS then
     return
   end
   local line, happened = { before[1], math.max(0, now_s - before[1]) }, 0
   for i, total in ipairs(totals) do
-    line[i + 2] = total - before[i + 1]
+    -- An older release has not noted all of them.
+    line[i + 2] = total - (before[i + 1] or total)
     happened = happened + line[i + 2]
+  end
+  while #line > 2 + LEAST_COUNTS and line[#line] == 0 do
+    line[#line] = nil
   end
   if happened > 0 then
     local lines = cut(redis.call('HGET', history, span.lines) or '', span)
@@ -86,11 +92,11 @@ local function record(base, history, ready)
   for i = 1, #FIELDS do
     found[i] = tonumber(found[i]) or 0
   end
-  local delivered, failed, dead, dropped, replaced, failed_tasks, failed_dropped = unpack(found)
-  local other, published, flow_before = unpack(found, 8)
+  local delivered = found[1]
+  local other, published, flow_before = unpack(found, #FIELDS - 2)
   local flow = length(ready, base .. 'schedule') + delivered - other
   published = published + math.max(0, flow - flow_before)
-  local totals = { published, delivered, failed, dead, dropped, replaced, failed_tasks, failed_dropped }
+  local totals = { published, unpack(found, 1, #FIELDS - 3) }
   local beginning = join({ now_s, unpack(totals) })
   redis.call('HSET', history, 'published', join({ published }), 'flow', join({ flow }))
   for _, span in ipairs(SPANS) do

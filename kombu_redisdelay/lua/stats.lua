@@ -13,11 +13,11 @@
 -- Returns  a list of how many messages each list of what is kept has; ready, scheduled, overdue and unacked
 --          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
 --          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
---          (0: it is not due yet); server's clock in microseconds; failed tasks; lines about finished tasks;
---          how many scheduled messages wait for their keys (include/unique.lua); how many were dropped and
---          replaced since the history of the queue began; then 1 or 0 for each of: the queue is paused, its
---          concurrency allows no message now, its rate allows none, a wake-up token is there, messages may
---          wait for a worker that knows their task
+--          (0: it is not due yet); server's clock in microseconds; failed tasks; how many of these are known
+--          to have returned; lines about finished tasks; how many scheduled messages wait for their keys
+--          (include/unique.lua); how many were dropped and replaced since the history of the queue began;
+--          then 1 or 0 for each of: the queue is paused, its concurrency allows no message now, its rate
+--          allows none, a wake-up token is there, messages may wait for a worker that knows their task
 
 -- include: base
 -- include: clock
@@ -70,6 +70,7 @@ return {
   due_ms and math.max(0, now_us - due_ms * 1000) or 0,
   now_us,
   redis.call('ZCARD', queue.base .. 'failed'),
+  redis.call('ZCARD', queue.base .. 'failed:returned'),
   redis.call('LLEN', queue.base .. 'finished'),
   redis.call('ZCOUNT', KEYS[1], '+inf', '+inf'),
   number_in(conflicts[1]) or 0,

@@ -1,6 +1,6 @@
 -- Removes the oldest failed tasks of a queue as long as they are too many, too old or too large together.
--- Counts them anew before, if that has begun (include/failed.lua), and if there are none, what is left of
--- them goes.
+-- Before, it forgets which have returned of those that are gone, and counts them anew if that has begun
+-- (include/failed.lua). If there are none, what is left of them goes.
 --
 -- KEYS[1]  failed
 -- ARGV[1]  how many are kept
@@ -9,9 +9,10 @@
 -- ARGV[4]  how many to count anew and how many to remove at most
 -- ARGV[5]  from how many on that were dropped though they were not too old the caller tells of them
 -- ARGV[6]  after how many seconds somebody tells of further ones
+-- ARGV[7]  where to look for those that have returned and are gone: "0", or as it was returned; "": nowhere
 --
--- Returns  how many were counted anew, or removed, whichever is more; and how many the caller has to tell of:
---          they were dropped since somebody has told of some, by whichever worker
+-- Returns  how many were counted anew, or removed, whichever is more; how many the caller has to tell of:
+--          they were dropped since somebody has told of some, by whichever worker; and the next ARGV[7]
 
 -- include: base
 -- include: clock
@@ -20,13 +21,16 @@
 
 local keys = failed_keys(base_of(KEYS[1]))
 if not are_usable(keys) then
-  return { 0, 0 }
+  return { 0, 0, '' }
 end
 if redis.call('ZCARD', keys.list) == 0 then
   unlink_rest(keys)
-  return { 0, 0 }
+  return { 0, 0, '' }
 end
-local most, now_ms = tonumber(ARGV[4]), clock_us() / 1000
+local most, now_ms, cursor = tonumber(ARGV[4]), clock_us() / 1000, ARGV[7]
+if cursor ~= '' then
+  cursor = forget_gone(keys, cursor, most, now_ms)
+end
 local counted = count_anew(keys, most)
 local limits = { count = tonumber(ARGV[1]), age_ms = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }
 local trimmed, dropped = trim_failed(keys, limits, now_ms, most)
@@ -53,4 +57,4 @@ local function to_tell()
   return type(is_noted) == 'number' and total - told or 0
 end
 
-return { math.max(counted, trimmed), to_tell() }
+return { math.max(counted, trimmed), to_tell(), cursor ~= '0' and cursor or '' }

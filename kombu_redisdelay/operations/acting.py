@@ -23,7 +23,7 @@ from kombu_redisdelay.operations.progress import Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.revoked import RevokedTasks
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.operations.states import FAILED, STATES, State
 from kombu_redisdelay.operations.verbs import How, Verb
 from kombu_redisdelay.public import public
 
@@ -61,6 +61,9 @@ class Done:
         marked: of how many that were cancelled the result backend was told.
         chord_parts: how many of those that it was done to are parts of chords, or may be: the bodies of these
             chords will not run because of them.
+        returned: how many other failed tasks of the selection stay, because they are known to have returned,
+            and it does not ask for them (:attr:`Selection.returned`).
+        run_again: how many of those that it was done to are known to have returned, and run once more.
         unknown: with a rate: how many of the last ones that were sent have not failed again, and may still
             run.
     """
@@ -81,6 +84,8 @@ class Done:
     unmarked: int = 0
     marked: int = 0
     chord_parts: int = 0
+    returned: int = 0
+    run_again: int = 0
     unknown: int = 0
 
     def __bool__(self) -> bool:
@@ -125,6 +130,12 @@ class Action:
         self.selection = selection
         self.limit = limit
         self.states = selection.states(verb.states)
+        #: What it leaves out: those that have returned. ``None`` if it was asked for them, or finds none.
+        self._left_out: Selection | None = None
+        self._is_whole = selection.is_whole
+        if STATES[FAILED] in self.states and selection.without_returned() is not selection:
+            self._left_out = replace(selection, state=FAILED, returned="*")
+            self.selection = selection.without_returned()
         if verb.needs_state and selection.ids is None and selection.state is None:
             known = " or ".join(verb.states)
             raise ValueError(f"which state? To {verb.name} messages other than by their ids, say {known}")
@@ -140,7 +151,7 @@ class Action:
         self._blocked_so_far: set[int] = set()
         self._without_message: set[tuple[str, bytes]] = set()
         self._holders: dict[str, str] = {}
-        self._chord_parts = 0
+        self._chord_parts = self._run_again = self._returned = 0
 
     @property
     def done(self) -> Done:
@@ -162,12 +173,15 @@ class Action:
             unmarked=0 if self._revoked is None else self._revoked.unmarked,
             marked=0 if self._revoked is None else self._revoked.marked,
             chord_parts=min(self._chord_parts, count),
+            returned=self._returned,
+            run_again=min(self._run_again, count),
         )
 
     def foresee(self, names: Sequence[str]) -> Counter[str]:
         """Find the messages of these queues or partitions that will stay as they are, because another one
-        holds their unique key, or they were kept without their messages. Returns their ids, if messages are
-        selected by ids."""
+        holds their unique key, they were kept without their messages, or have returned. Returns their ids, if
+        messages are selected by ids."""
+        self._count_left_out(names)
         for state in self.states:
             how = self.verb.how[state.name]
             if how.foresee is not None:
@@ -176,15 +190,30 @@ class Action:
                 how.foresee(self._store, look, matches, self._stay)
         return self._blocked
 
+    def _count_left_out(self, names: Sequence[str]) -> None:
+        """Find how many stay in these queues or partitions because they have returned."""
+        if self._left_out is not None:
+            state = STATES[FAILED]
+            look = self._left_out.look(state, names)
+            if self._left_out.is_grouped:
+                look = replace(look, of_failed=self._left_out.fits_failed)
+            matches = self._left_out.matcher(look.span, self._store)
+            self._returned = sum(1 for _ in filter(matches, state.reader.read(self._store, look)))
+
     def _noting(self, how: How, matches: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
-        """The same as *matches*. It notes which leave their chords."""
+        """The same as *matches*. It notes what is special of them."""
 
         def noting(entry: Entry) -> bool:
             does_match = matches(entry)
-            self._chord_parts += does_match and how.leaves_chord(entry.payload)
+            if does_match:
+                self._note(how, entry)
             return does_match
 
         return noting
+
+    def _note(self, how: How, entry: Entry) -> None:
+        self._chord_parts += how.leaves_chord(entry.payload)
+        self._run_again += how.runs_again(entry)
 
     def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
         if isinstance(message, FailedTask) and not message.is_whole:
@@ -211,6 +240,7 @@ class Action:
             for state in self.states:
                 if not self._stops():
                     self._in_state(name, state, self.verb.how[state.name])
+        self._count_left_out(names)
         if self._pace is None:
             return self.done
         self._pace.look()
@@ -225,9 +255,11 @@ class Action:
         )
 
     def _in_state(self, name: str, state: State, how: How) -> None:
-        is_bounded = self.limit is not None
-        if how.every and self.selection.is_whole and not (is_bounded or self._revoked):
-            self._so_far.add_portion(how.every(self._store, name))
+        is_bounded, every = self.limit is not None, None
+        if how.every and self._is_whole and not (is_bounded or self._revoked):
+            every = how.every(self._store, name)
+        if every is not None:
+            self._so_far.add_portion(every)
         elif how.by_ids and self.selection.ids is not None and not is_bounded:
             ids = self.selection.ids
             counts = how.by_ids(self._store, name, ids, self._prepared, self._stay)
@@ -259,7 +291,7 @@ class Action:
                     done.add(hash(identity(entry)))
                 if self.selection.ids is not None:
                     self.by_id[entry.content.id] += 1
-                self._chord_parts += how.leaves_chord(entry.payload)
+                self._note(how, entry)
                 if self._revoked is not None:
                     self._revoked.tell(entry)
                 if self._pace is not None:

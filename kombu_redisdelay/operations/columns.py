@@ -59,6 +59,7 @@ COLUMNS = {
     "reason": Column("Reason", TEXT, lambda message: message.reason, least=47, usual=""),
     "tries": Column("Tries", NUMBER, lambda message: message.tries, usual=1),
     "error": Column("Error", TEXT, _error, least=17, usual=""),
+    "returned": Column("Returned", TEXT, lambda message: message.returned, least=12, usual=""),
     "outcome": Column("Outcome", TEXT, lambda message: message.outcome, least=10),
     "waited": Column("Waited", SECONDS, lambda message: message.waited),
     "ran": Column("Ran", SECONDS, lambda message: message.ran),

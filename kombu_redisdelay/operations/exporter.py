@@ -109,6 +109,15 @@ _COUNTERS: dict[str, tuple[str, Callable[[Counts], int]]] = {
         "Failed tasks that were dropped because the queue keeps no more of them, or no more bytes.",
         lambda c: c.failed_dropped,
     ),
+    "redisdelay_queue_returned": (
+        "Tasks that are known to have returned, and whose result was lost, or what follows was not sent, or "
+        "whose hook has raised an error.",
+        lambda c: c.returned,
+    ),
+    "redisdelay_queue_continuations_lost": (
+        "Of these, the ones of which a linked task, the rest of a chain or the body of a chord was not sent.",
+        lambda c: c.continuations,
+    ),
     "redisdelay_queue_dropped": (
         "Messages that were not published, because another one held their unique key.",
         lambda c: c.dropped,

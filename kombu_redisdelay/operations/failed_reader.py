@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from kombu_redisdelay.broker.by_time import Part, Row
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, group_of
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, Kind, kind_of
 from kombu_redisdelay.broker.failure import name as name_of
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
@@ -22,7 +22,7 @@ from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 WITHOUT_MESSAGE = "kept without its message, which is too large"
 
 #: Of so many kinds of failures it is known whether they match.
-MOST_GROUPS = 1000
+MOST_KINDS = 1000
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class _FailedEntry(Entry):
         if not self.raw.is_whole:
             return Content(self.raw.id, self.raw.failure.task)
         said = Content.of(self.payload, otherwise=self.unnamed)
-        noted, _ = group_of(self.raw.head) or (None, "")
+        noted = kind_of(self.raw.head)
         # A message has it whole.
-        is_said = noted is None or (said.task is not None and name_of(said.task) == noted)
-        return said if is_said else replace(said, task=noted)
+        is_said = noted is None or (said.task is not None and name_of(said.task) == noted.task)
+        return said if noted is None or is_said else replace(said, task=noted.task)
 
     @property
     def tasks(self) -> Sequence[str]:
@@ -59,16 +59,16 @@ class FailedReader:
         if look.start is not None:
             names = names[names.index(look.start[0]) :]
         # Most queues have none.
-        counts = zip(names, tasks.counts(names, *look.span), strict=True)
-        names = [name for name, count in counts if count]
+        counts = (tasks.returned if look.only_returned else tasks.counts)(names, *look.span)
+        names = [name for name, count in zip(names, counts, strict=True) if count]
         if look.ids is not None:
             yield from map(_entry, tasks.find_all(names, look.ids))
             return
         for name in names:
             if look.of_failed is None:
-                yield from map(_entry, tasks.iter(name, _part(look, name)))
+                yield from map(_entry, tasks.iter(name, _part(look, name), look.only_returned))
             else:
-                yield from _by_head(tasks, name, _part(look, name), look.of_failed)
+                yield from _by_head(tasks, name, look, look.of_failed)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         name, since_ms, member = values
@@ -79,14 +79,14 @@ class FailedReader:
 
 
 def _by_head(
-    tasks: FailedTasks, name: str, part: Part, of_failed: Callable[[str, str], bool | None]
+    tasks: FailedTasks, name: str, look: Look, of_failed: Callable[[Kind], bool | None]
 ) -> Iterator[Entry]:
     """Reads the beginnings of the heads, and only those tasks whole of which these do not tell whether they
     match."""
 
-    tells = lru_cache(MOST_GROUPS)(lambda group: None if group is None else of_failed(*group))
-    for page in tasks.heads(name, part):
-        of_page = [tells(group_of(row.stored)) for row in page]
+    tells = lru_cache(MOST_KINDS)(lambda kind: None if kind is None else of_failed(kind))
+    for page in tasks.heads(name, _part(look, name), look.only_returned):
+        of_page = [tells(kind_of(row.stored)) for row in page]
         unclear = [row.name for row, matches in zip(page, of_page, strict=True) if matches is None]
         whole = tasks.named(name, unclear) if unclear else {}
         for matches, run in groupby(zip(page, of_page, strict=True), itemgetter(1)):
@@ -153,4 +153,5 @@ def _known(found: FailedTask) -> Mapping[str, Any]:
         "worker": failure.worker or None,
         "tries": failure.tries,
         "started": None if started is None else from_ms(started * 1000),
+        "returned": failure.returned,
     }

@@ -1,4 +1,4 @@
-"""What has failed, by task and exception."""
+"""What has failed, by task and exception. Tasks that are known to have returned are apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kombu_redisdelay.broker.failed import FailedTasks, group_of
+from kombu_redisdelay.broker.failed import FailedTasks, Kind, kind_of
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
@@ -26,6 +26,8 @@ class FailureGroup:
         count: how many are kept.
         first: when the first one failed, in UTC. It may have been dropped, requeued or removed since.
         last: when the last one failed.
+        returned: what was lost of them, as in :attr:`MessageInfo.returned`, if they are known to have
+            returned; else empty.
     """
 
     task: str
@@ -33,6 +35,7 @@ class FailureGroup:
     count: int
     first: datetime
     last: datetime
+    returned: str = ""
 
     def __add__(self, other: FailureGroup) -> FailureGroup:
         first, last = min(self.first, other.first), max(self.last, other.last)
@@ -56,7 +59,7 @@ def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
     for name, count in zip(names, tasks.counts(names), strict=True):
         for group in tasks.groups(name) if count else ():
             first, last = from_ms(group.first_ms), from_ms(group.last_ms)
-            yield FailureGroup(group.task, group.error, group.count, first, last)
+            yield FailureGroup(group.task, group.error, group.count, first, last, group.returned)
 
 
 def _read(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
@@ -65,17 +68,18 @@ def _read(access: Access, selection: Selection, state: State) -> Iterator[Failur
     if selection.is_grouped:
         look = replace(look, of_failed=selection.fits_failed)
     matches = selection.matcher(look.span, access.store)
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[Kind, list[float]] = {}
     for entry in filter(matches, state.reader.read(access.store, look)):
-        found.setdefault(group_of(entry.raw.head) or ("-", "-"), []).append(entry.raw.since_ms)
-    for (task, error), moments in found.items():
-        yield FailureGroup(task, error, len(moments), from_ms(min(moments)), from_ms(max(moments)))
+        found.setdefault(kind_of(entry.raw.head) or Kind("-", "-"), []).append(entry.raw.since_ms)
+    for (task, error, returned), moments in found.items():
+        first, last = from_ms(min(moments)), from_ms(max(moments))
+        yield FailureGroup(task, error, len(moments), first, last, returned)
 
 
 def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
     """One of each kind, those with the most tasks first."""
-    found: dict[tuple[str, str], FailureGroup] = {}
+    found: dict[Kind, FailureGroup] = {}
     for group in groups:
-        kind = group.task, group.error
+        kind = Kind(group.task, group.error, group.returned)
         found[kind] = found[kind] + group if kind in found else group
-    return sorted(found.values(), key=lambda group: (-group.count, group.task, group.error))
+    return sorted(found.values(), key=lambda group: (-group.count, group.task, group.error, group.returned))

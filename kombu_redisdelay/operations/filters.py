@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kombu_redisdelay.broker.failure import LONGEST_NAME
+from kombu_redisdelay.broker.failed import Kind
+from kombu_redisdelay.broker.failure import LONGEST_NAME, RETURNED
 from kombu_redisdelay.broker.finished import OUTCOMES
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
@@ -17,6 +18,9 @@ from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.readers import Entry
 from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
 from kombu_redisdelay.operations.typed_times import parse_distance
+
+#: The value of the filter ``returned`` for all that is not known to have returned.
+NOT_RETURNED = '""'
 
 #: What may stand in a pattern for a character that is not noted.
 _MAY_BE_LOST = re.compile(r"[\s?\[]")
@@ -38,8 +42,8 @@ class Filter:
             and ``?``.
         reads_arguments: whether it tells something of the arguments of tasks, which may hold secrets.
         states: the states whose messages may match; empty for all.
-        of_failed: whether a failed task matches, by its task and its error as they are noted: it returns
-            ``None`` where they do not tell. ``None`` if they never do.
+        of_failed: whether a failed task matches, by its kind as it is noted: it returns ``None`` where that
+            does not tell. ``None`` if it never does.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Filter:
     is_contained: bool = False
     reads_arguments: bool = False
     states: Sequence[str] = ()
-    of_failed: Callable[[str, str, str], bool | None] | None = None
+    of_failed: Callable[[Kind, str], bool | None] | None = None
 
     def may_match(self, states: Sequence[str]) -> bool:
         """Whether a message in one of *states* may match."""
@@ -67,6 +71,15 @@ def _seconds(text: str) -> float:
 def _check_outcome(pattern: str) -> None:
     if not any(fits(outcome, pattern) for outcome in OUTCOMES):
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, not {pattern!r}")
+
+
+def _check_returned(pattern: str) -> None:
+    if not any(_has_returned(lost, pattern) for lost in (*RETURNED, "")):
+        raise ValueError(f"returned must be one of {', '.join(RETURNED)}, not {pattern!r}")
+
+
+def _has_returned(lost: str, pattern: str) -> bool:
+    return fits(lost, pattern) if lost else pattern == NOT_RETURNED
 
 
 def _has_argument(entry: Entry, wanted: str) -> bool:
@@ -92,7 +105,7 @@ FILTERS = (
         "of the task",
         lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
-        of_failed=lambda task, error, value: _is_noted(task, value),
+        of_failed=lambda kind, value: _is_noted(kind.task, value),
     ),
     Filter(
         "args",
@@ -117,7 +130,18 @@ FILTERS = (
         lambda entry, value: fits(entry.known.get("error", ""), value),
         "KeyError",
         states=(FAILED, FINISHED),
-        of_failed=lambda task, error, value: fits(error, value),
+        of_failed=lambda kind, value: fits(kind.error, value),
+    ),
+    Filter(
+        "returned",
+        "Only failed tasks that are known to have returned, by what was lost: continuation, result or hook; "
+        f"* is all of these, {NOT_RETURNED} the others.",
+        "that have returned, and lost:",
+        lambda entry, value: _has_returned(entry.known.get("returned", ""), value),
+        "result",
+        check=_check_returned,
+        states=(FAILED,),
+        of_failed=lambda kind, value: _has_returned(kind.returned, value),
     ),
     Filter(
         "outcome",

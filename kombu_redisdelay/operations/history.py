@@ -42,6 +42,9 @@ class Counts:
         failed: tasks that have failed for good (:doc:`/failed`), also if they could not be kept.
         failed_dropped: failed tasks that were dropped because the queue keeps no more of them, or no more
             bytes. Those that were too old do not count.
+        returned: tasks that are known to have returned, and could not be ended (:ref:`returned`). They do not
+            count as failed.
+        continuations: of these, the ones of which something that follows was not sent.
     """
 
     published: int = 0
@@ -52,6 +55,8 @@ class Counts:
     replaced: int = 0
     failed: int = 0
     failed_dropped: int = 0
+    returned: int = 0
+    continuations: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, astuple(self), astuple(other)))
@@ -136,14 +141,15 @@ def _call(store: Store, queue: str) -> ScriptCall:
 #: The fields of the hash in Redis that are one number each.
 _TOTALS = (
     *("delivered", "failed", "dead", "dropped", "replaced", "failed_tasks", "failed_dropped"),
-    *("other", "published", "flow"),
+    *("returned", "continuations", "other", "published", "flow"),
 )
 
-#: How many numbers a line has, beside its times.
-_COUNTS = len(fields(Counts))
+#: How many numbers a line has at most, beside its times; and how many it always has. Those that are left out
+#: are 0.
+_COUNTS, _LEAST_COUNTS = len(fields(Counts)), 8
 
-#: The fields that have lines of numbers, and how many each line has.
-_LINES = {"minute": 1 + _COUNTS, "hour": 1 + _COUNTS, "minutes": 2 + _COUNTS, "hours": 2 + _COUNTS}
+#: The fields that have lines of numbers, and how many of these are times.
+_LINES = {"minute": 1, "hour": 1, "minutes": 2, "hours": 2}
 
 #: A number in Redis. Numbers that Redis counts with have no more digits.
 _NUMBER = re.compile(rb"-?\d{1,19}")
@@ -168,18 +174,20 @@ def _number(value: bytes | None) -> int:
     return int(value) if value and _NUMBER.fullmatch(value) else 0
 
 
-def _rows(value: bytes | None, length: int) -> list[list[int]]:
-    """The numbers of those lines that have the right count."""
+def _rows(value: bytes | None, times: int) -> list[list[int]]:
+    """The numbers of those lines that have a right count."""
     rows = [line.split() for line in (value or b"").splitlines()]
-    return [list(map(int, row)) for row in rows if len(row) == length and all(map(_NUMBER.fullmatch, row))]
+    return [
+        [*map(int, row), *[0] * (times + _COUNTS - len(row))]
+        for row in rows
+        if _LEAST_COUNTS <= len(row) - times <= _COUNTS and all(map(_NUMBER.fullmatch, row))
+    ]
 
 
 def _history(queue: str, now_ms: int, length: int, *values: bytes | None) -> QueueHistory:
-    delivered, failures, dead, dropped, replaced, failed, failed_dropped, other, published, flow = map(
-        _number, values[: len(_TOTALS)]
-    )
+    delivered, *counts, other, published, flow = map(_number, values[: len(_TOTALS)])
     minute, hour, minutes, hours = map(_rows, values[len(_TOTALS) :], _LINES.values())
-    totals = Counts(published, delivered, failures, dead, dropped, replaced, failed, failed_dropped)
+    totals = Counts(published, delivered, *counts)
     unrecorded = max(0, length + delivered - other - flow) if minute else 0
     now = totals + Counts(unrecorded)
     now_s = now_ms // 1000

@@ -11,6 +11,7 @@ from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, REQUEUED_H
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.words import LOST
 
 
 class Event(NamedTuple):
@@ -99,7 +100,10 @@ def _failed(message: MessageInfo) -> Iterator[Event]:
     at = f"at {message.worker}" if message.worker else ""
     yield Event("started", message.started, at)
     tries = "" if message.tries is None else f", try {message.tries:,}"
-    yield Event("failed", message.since, f"with {message.error}{tries}")
+    if message.returned:
+        yield Event("returned", message.since, f"and {LOST[message.returned]}, with {message.error}{tries}")
+    else:
+        yield Event("failed", message.since, f"with {message.error}{tries}")
 
 
 def _dead(message: MessageInfo) -> Iterator[Event]:

@@ -55,6 +55,10 @@ class MessageInfo:
         tries: failed, finished: how often Celery has tried it, 1 for a task that was never retried. Else
             ``None``.
         started: failed: when its last try began, in UTC, by the worker's clock; ``None`` if that is unknown.
+        returned: failed: what was lost if the task is known to have returned: "continuation", what is linked
+            to it, the rest of its chain or the body of its chord, perhaps in part, and its result;
+            "result", only that; "hook", nothing: something that ran afterwards has raised an error. Else
+            empty.
         outcome: finished: how it has ended: "succeeded", "failed", "retried", "ignored", "requeued",
             "revoked", "expired" or "terminated". Else empty.
         waited: finished: for how many seconds it was ready before it began; ``None`` if that is unknown.
@@ -88,6 +92,7 @@ class MessageInfo:
     traceback: str = field(default="", repr=False)
     tries: int | None = None
     started: datetime | None = None
+    returned: str = ""
     outcome: str = ""
     waited: float | None = None
     ran: float | None = None

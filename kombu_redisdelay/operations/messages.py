@@ -175,7 +175,8 @@ class Messages(Access):
         return memory_use(self, queue)
 
     def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
-        """What has failed, by task and exception, the kind with the most failed tasks first.
+        """What has failed, by task and exception, the kind with the most failed tasks first. Tasks that are
+        known to have returned are kinds of their own (:attr:`FailureGroup.returned`).
 
         All failed tasks, or those of some queues, are counted without being read. With a filter or a time,
         they are read.
@@ -323,7 +324,8 @@ class Messages(Access):
 
         Their failures are counted from 0 again. A failed task also has no retries behind it, is due at once
         and does not expire; see :doc:`/failed`. One that was kept without its message stays
-        (:attr:`Done.without_message`).
+        (:attr:`Done.without_message`), and so does one that is known to have returned, unless it is asked for
+        by its id or by :attr:`Selection.returned`: it would do its work once more (:attr:`Done.returned`).
 
         Arguments:
             rate: requeue failed tasks slowly, in the thread that calls this: ``"10/s"``, ``"100/m"``,
@@ -351,7 +353,8 @@ class Messages(Access):
         progress: Tell | None = None,
     ) -> Done:
         """Remove failed tasks, or dead letters, that are there now, for good. A selection that is not by ids
-        says which: *state* is "failed" or "dead"."""
+        says which: *state* is "failed" or "dead". Those that are known to have returned stay, as with
+        :meth:`requeue`."""
         return self._act(verbs.REMOVE, selection, ids, limit, dry_run, progress)
 
     def _act(

@@ -10,7 +10,7 @@ from threading import Event
 from time import monotonic
 
 from kombu_redisdelay.broker.by_time import Part
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, id_in
+from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, id_in, kind_of
 from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.stats import queue_stats
@@ -155,7 +155,9 @@ class Pace:
         """The ids of those tasks of *queue* that have failed since it was called last."""
         for page in self._tasks.heads(queue, self._unread.get(queue, self._began)):
             for row in page:
-                yield id_in(row.name)
+                kind = kind_of(row.stored)
+                if kind is None or not kind.returned:
+                    yield id_in(row.name)
                 self._unread[queue] = Part(row.at_ms, None, after=row.name)
 
 

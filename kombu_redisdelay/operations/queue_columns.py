@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, State
+from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, STATES, State
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import percent
 
@@ -49,6 +49,8 @@ def _of_states() -> Iterator[tuple[str, QueueColumn]]:
         yield state.name, QueueColumn(label, NUMBER, count, state, style=state.style, is_rare=state.is_rare)
         if state.name == READY:
             yield "waiting", QueueColumn("Wait", AGE, attrgetter("waiting"))
+        if state.name == FAILED:
+            yield "returned", QueueColumn("Returned", NUMBER, attrgetter("returned"), is_rare=True)
         if state.name == SCHEDULED:
             overdue = QueueColumn("Overdue", NUMBER, attrgetter("overdue"), state, "0s", LATE)
             yield "overdue", overdue

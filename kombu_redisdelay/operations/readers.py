@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
+from kombu_redisdelay.broker.failed import Kind
 from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
@@ -96,8 +97,9 @@ class Look:
         texts: messages that contain none of these texts may be left out; empty for all.
         is_key: messages with a key of fair queues for which it is false may be left out; ``None`` for all.
         worker: messages that no worker has whose name fits this pattern may be left out; ``None`` for all.
-        of_failed: tells by the task and the error of a failed task whether it matches the filters; ``None``
-            if they do not tell. Without it, failed tasks are read whole.
+        of_failed: tells by the kind of a failed task whether it matches the filters; ``None`` if that does
+            not tell. Without it, failed tasks are read whole.
+        only_returned: failed tasks that are not known to have returned may be left out.
     """
 
     names: Sequence[str]
@@ -108,7 +110,8 @@ class Look:
     texts: Sequence[str] = ()
     is_key: Callable[[str], bool] | None = None
     worker: str | None = None
-    of_failed: Callable[[str, str], bool | None] | None = None
+    of_failed: Callable[[Kind], bool | None] | None = None
+    only_returned: bool = False
 
 
 class Reader(Protocol):

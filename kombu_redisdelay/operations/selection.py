@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from kombu_redisdelay.broker.failed import Kind
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.content import has_expired
 from kombu_redisdelay.operations.fair import fits_key
-from kombu_redisdelay.operations.filters import FILTERS, Filter
+from kombu_redisdelay.operations.filters import FILTERS, NOT_RETURNED, Filter
 from kombu_redisdelay.operations.patterns import check_pattern
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import FAILED, STATES, State
@@ -55,6 +56,9 @@ class Selection:
             ``"celery@web-1"``, with the same wildcards.
         error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
             wildcards.
+        returned: failed tasks with this :attr:`MessageInfo.returned`, with the same wildcards; ``"*"`` is all
+            that are known to have returned, ``'""'`` those that are not. Without it, methods that change
+            messages leave out those that have returned, unless they get their ids.
         outcome: finished tasks with this :attr:`MessageInfo.outcome`, with the same wildcards.
         slower: finished tasks that ran for longer than this, such as ``"10s"`` or ``"2m"``.
         reason: messages with this :attr:`MessageInfo.reason`, with the same wildcards.
@@ -75,9 +79,10 @@ class Selection:
     Raises:
         TypeError: *ids* is one string; an id, the name of a queue or a filter is not a string.
         ValueError: there is no such state; *after* or *before* is no time, or a text without an offset; *ids*
-            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *outcome*,
-            *slower*, *reason*, *key*, *unique*, *related*, *expired*); there is no such *outcome*; *slower*
-            is no length of time; a text with wildcards has more than 500 characters.
+            are given together with a time or a filter (*task*, *args*, *worker*, *error*, *returned*,
+            *outcome*, *slower*, *reason*, *key*, *unique*, *related*, *expired*); there is no such *outcome*,
+            or nothing such *returned*; *slower* is no length of time; a text with wildcards has more than 500
+            characters.
     """
 
     ids: Sequence[str] | None = None
@@ -87,6 +92,7 @@ class Selection:
     args: str | None = None
     worker: str | None = None
     error: str | None = None
+    returned: str | None = None
     outcome: str | None = None
     slower: str | None = None
     reason: str | None = None
@@ -187,16 +193,22 @@ class Selection:
             is_key=is_key,
             worker=self.worker,
             of_failed=of_failed,
+            only_returned=self.returned not in (None, NOT_RETURNED),
         )
 
-    def _of_failed(self, task: str, error: str) -> bool | None:
-        # All that may match is wanted, not only that it matches.
-        return False if self.fits_failed(task, error) is False else None
+    def without_returned(self) -> Selection:
+        """The same without failed tasks that are known to have returned, unless it asks for them."""
+        is_asked_for = self.ids is not None or self.returned is not None
+        return self if is_asked_for else replace(self, returned=NOT_RETURNED)
 
-    def fits_failed(self, task: str, error: str) -> bool | None:
-        """Whether a failed task matches the filters that look at the task and the error that are noted of it;
-        ``None`` if these do not tell."""
-        told = [each.of_failed(task, error, value) for each, value in self.filters if each.of_failed]
+    def _of_failed(self, kind: Kind) -> bool | None:
+        # All that may match is wanted, not only that it matches.
+        return False if self.fits_failed(kind) is False else None
+
+    def fits_failed(self, kind: Kind) -> bool | None:
+        """Whether a failed task matches the filters that look at the kind that is noted of it; ``None`` if
+        that does not tell."""
+        told = [each.of_failed(kind, value) for each, value in self.filters if each.of_failed]
         return False if False in told else None if None in told else True
 
     def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
@@ -232,7 +244,7 @@ class Selection:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the task and the error that are noted of failed tasks tell which of them match."""
+        """Whether the kinds that are noted of failed tasks tell which of them match."""
         return self.ids is None and not self.expired and all(each.of_failed for each, _ in self.filters)
 
     def is_counted(self, state: State) -> bool:

@@ -46,7 +46,7 @@ def unattended(access: Access, selection: Selection) -> list[str]:
     counts = zip(names, FailedTasks(store).counts(names), strict=True)
     queues = list(dict.fromkeys(store.partitions.queue_of(name) for name, count in counts if count))
     idle = [each.queue for each in queue_stats(store, queues) if not each.consumers]
-    states = selection.states((FAILED,))
+    states, selection = selection.states((FAILED,)), selection.without_returned()
     return [queue for queue in idle if reading.count(access, replace(selection, queue=queue), states)]
 
 

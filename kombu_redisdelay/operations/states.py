@@ -104,7 +104,7 @@ STATES = {
         State(
             FAILED,
             FailedReader(),
-            ("since", "key", "unique", "id", "queue", "tries", "error", "task"),
+            ("since", "key", "unique", "id", "queue", "tries", "error", "returned", "task"),
             "The oldest one first.",
             "The newest one first.",
             counts_span=True,

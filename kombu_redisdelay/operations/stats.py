@@ -59,7 +59,9 @@ class QueueStats:
         overdue: number of scheduled messages that are due but not moved to the ready list yet.
         unacked: number of messages that are taken and not acked.
         dead: number of dead letters.
-        failed: number of failed tasks that are kept.
+        failed: number of failed tasks that are kept, without those that have returned.
+        returned: number of tasks that are kept among the failed ones, though they are known to have returned
+            (:ref:`returned`).
         finished: of how many finished tasks a line is kept. They are no messages.
         consumers: number of consumers with a lease.
         consumers_lost: number of lost consumers that still have unacked messages: their lease has ended.
@@ -100,6 +102,7 @@ class QueueStats:
     replaced: int = 0
     fairness: Fairness | None = None
     failed: int = 0
+    returned: int = 0
     finished: int = 0
     bound: int | None = None
 
@@ -111,7 +114,8 @@ class QueueStats:
     @property
     def messages(self) -> int:
         """Number of messages in all states."""
-        return self.ready + self.scheduled + self.unacked + self.failed + sum(_kept(self))
+        is_over = self.failed + self.returned + sum(_kept(self))
+        return self.ready + self.scheduled + self.unacked + is_over
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -244,6 +248,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         dropped=one.dropped + other.dropped,
         replaced=one.replaced + other.replaced,
         failed=one.failed + other.failed,
+        returned=one.returned + other.returned,
         finished=one.finished + other.finished,
         unacked=one.unacked + other.unacked,
         **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
@@ -272,7 +277,7 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    kept, *numbers, failed, finished, blocked, dropped, replaced = reply[:-5]
+    kept, *numbers, failed, returned, finished, blocked, dropped, replaced = reply[:-5]
     is_paused, has_no_permit, has_no_token, has_waker, _ = reply[-5:]
     ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
     waiting = 0.0 if ready == 0 else None
@@ -291,7 +296,9 @@ def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes 
         blocked=blocked,
         dropped=dropped,
         replaced=replaced,
-        failed=failed,
+        # An older release may have left names among those that have returned.
+        failed=max(0, failed - returned),
+        returned=min(returned, failed),
         finished=finished,
         unacked=unacked,
         **_by_state(kept),

@@ -44,8 +44,9 @@ class How:
         some: does it to some messages.
         by_ids: does it to those with some ids, and returns for each how many there were; ``None`` if that is
             not faster.
-        every: does it to all messages of a queue or partition at once, and returns how many there were;
-            ``None`` if that cannot be.
+        every: does it to all messages of a queue or partition at once, and returns how many there were, or
+            ``None`` if it has done nothing, because they cannot all be treated alike. ``None`` if that can
+            never be.
         spans: parts of a span to go through one after the other, so that nothing is met twice.
         each: turns what is prepared into what *some* needs for one queue or partition. Its last argument
             counts the messages there that it is done to.
@@ -54,16 +55,18 @@ class How:
             another one holds their unique key, or they were kept without their messages. ``None`` if it is
             done to such messages, too.
         leaves_chord: whether a message leaves its chord, whose body does not run because of it.
+        runs_again: whether a task whose function has returned runs once more.
     """
 
     some: Some
     by_ids: Callable[[Store, str, Sequence[str], Any, Stays], Sequence[int]] | None = None
-    every: Callable[[Store, str], int] | None = None
+    every: Callable[[Store, str], int | None] | None = None
     spans: Callable[[Span, Any], Iterable[Span]] = lambda span, prepared: (span,)
     each: Callable[[Any, Callable[[], int]], Any] = lambda prepared, how_many: prepared
     identity: Callable[[Any], Callable[[Entry], Any] | None] = lambda prepared: None
     foresee: Callable[[Store, Look, Callable[[Entry], bool], Stays], None] | None = None
     leaves_chord: Callable[[bytes], bool] = lambda payload: False
+    runs_again: Callable[[Entry], bool] = lambda entry: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,7 @@ REQUEUE = Verb(
             spans=_until,
             foresee=partial(_foresee_kept, FailedReader()),
             leaves_chord=may_be_in_chord,
+            runs_again=lambda entry: bool(entry.known["returned"]),
         ),
         **{
             state: How(_take_out(state, kept.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))

@@ -9,6 +9,9 @@ A task has failed for good if Celery has run it to an end without success. It ha
 When the process of a task was lost, only Celery knows: it may try the task again, or find that it has
 succeeded before. If it has failed, Celery sends ``task_failure`` here, in the main process. First it stores
 the result: if that raises an error, the task has failed, too.
+
+A task that is known to have returned (``returned.py``) has not failed, whatever Celery calls it. It is acked
+and kept, and never comes back.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, 
 from kombu_redisdelay.broker.message import stored_id, which
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import stored_again
+from kombu_redisdelay.transport.returned import EndLost, lost_of
 from kombu_redisdelay.transport.tasks import forget_task, is_terminated, name_of
 
 logger = logging.getLogger(__name__)
@@ -75,6 +79,18 @@ def keep_unended(request: Any, error: BaseException) -> None:
         _keep_copy(request.message, _failure(request, error, error, format_exc()))
 
 
+def end_returned(request: Any, error: BaseException) -> bool:
+    """End a task that has returned, in a solo worker, where an exception that leaves Celery's tracer comes to
+    nobody else. Returns whether it is known to have returned. To be called while the exception is
+    handled."""
+    from billiard.einfo import ExceptionInfo
+
+    if not lost_of(str(request.id), error):
+        return False
+    request.on_failure(ExceptionInfo())
+    return True
+
+
 def open_channel(message: Any) -> Channel:
     """The channel of a *message*; if its connection was lost, the one that the worker consumes over now:
     nobody looks after the other any more."""
@@ -94,7 +110,7 @@ def error_name(error: Any) -> str:
     the name."""
     from celery.utils.serialization import UnpickleableExceptionWrapper
 
-    is_wrapped = isinstance(error, UnpickleableExceptionWrapper)
+    is_wrapped = isinstance(error, (UnpickleableExceptionWrapper, EndLost))
     return name(error.exc_cls_name if is_wrapped else type(error).__name__)
 
 
@@ -184,6 +200,14 @@ def _noting_failure(on_failure: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_failure)
     def extended(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         error = bare(exc_info.exception)
+        if lost := lost_of(str(self.id), exc_info, error):
+            # Celery has tried to store the failure. Here, that would keep the worker waiting.
+            kwargs["return_ok"] = True
+            if not _keeps(self):
+                self.acknowledge()
+                return on_failure(self, exc_info, *args, **kwargs)
+            failure = _failure(self, error, error, exc_info.traceback)._replace(returned=lost)
+            return _ending(self, failure, False, on_failure, exc_info, *args, **kwargs)
         comes_back = isinstance(error, Reject) and error.requeue and not self.acknowledged
         if comes_back or isinstance(error, (Retry, Ignore, Terminated)) or not _keeps(self):
             return on_failure(self, exc_info, *args, **kwargs)
@@ -235,6 +259,9 @@ def _ending(
     if not was_acked and not is_open:
         # Celery acks or rejects it in the method, or a little later: then it is kept.
         qos.failures[tag] = failure
+    if failure.returned:
+        # Whatever Celery does with such an error.
+        request.acknowledge()
     told.id = None
     # What is acked meanwhile may be a success, or a task that was published again.
     message.postponed = [] if is_open else None

@@ -33,6 +33,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.failures import bare, error_name, open_channel, told, tries_of
 from kombu_redisdelay.transport.receive import StoredAs
+from kombu_redisdelay.transport.returned import lost_of
 from kombu_redisdelay.transport.tasks import is_terminated, name_of
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def _learning_failure(on_failure: Callable[..., Any]) -> Callable[..., Any]:
         was_acked, told.id = self.acknowledged, None
         result = on_failure(self, exc_info, *args, **kwargs)
         error = bare(exc_info.exception)
-        ended = outcome(self, error, was_acked)
+        has_returned = bool(lost_of(str(self.id), exc_info, error))
+        ended = SUCCEEDED if has_returned else outcome(self, error, was_acked)
         if ended is not None:
             _end(self, ended, error_name(error) if ended == FAILED else "-")
         return result

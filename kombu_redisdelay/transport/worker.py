@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.failures import consumes_over, keep_failures, keep_unended
+from kombu_redisdelay.transport.failures import consumes_over, end_returned, keep_failures, keep_unended
 from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
@@ -204,8 +204,10 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             if controller.semaphore is not None:
                 # The pool has not got it, so its place in the worker would never be free again.
                 controller.semaphore.release()
+            # In a solo worker, the task has run in there.
+            if end_returned(request, exc):
+                return None
             if request.acknowledged:
-                # In a solo worker, where the task has run in there.
                 keep_unended(request, exc)
                 note_unended(request, exc)
             else:

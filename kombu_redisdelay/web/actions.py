@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.slowly import requeue_slowly, unattended
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.typed_times import parse_time
-from kombu_redisdelay.operations.verbs import REQUEUE, VERBS, Verb
+from kombu_redisdelay.operations.verbs import REMOVE, REQUEUE, VERBS, Verb
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form
@@ -27,7 +27,15 @@ from kombu_redisdelay.web.questions import name_of, of_which
 from kombu_redisdelay.web.site import Site, may_act, site_of
 from kombu_redisdelay.web.words import number, plural
 from kombu_redisdelay.web.works import Work
-from kombu_redisdelay.words import chord_parts, rest, stay, with_object, without_message
+from kombu_redisdelay.words import (
+    chord_parts,
+    have_returned,
+    rest,
+    run_again,
+    stay,
+    with_object,
+    without_message,
+)
 
 #: Seconds for which it is looked which messages will stay.
 LONGEST_FORESIGHT = 1.0
@@ -151,7 +159,7 @@ def _of_verb(verb: Verb) -> dict[str, Action]:
         "needs_app": verb.needs_app,
         "leaves_blocked": any(how.foresee for how in verb.how.values()),
     }
-    if more["leaves_blocked"]:
+    if more["leaves_blocked"] or FAILED in verb.states:
         more["foresee"] = partial(_foresee, verb)
     return {
         verb.name: Action(SELECTED, title, title, partial(_do_selected, verb), **more),
@@ -182,7 +190,7 @@ def _foresee(verb: Verb, site: Site, form: Form) -> str:
         with at_most(LONGEST_FORESIGHT):
             each = [getattr(site.messages, verb.name)(one, dry_run=True, **asked) for one in selections]
     except TookTooLongError:
-        stay = "Those stay whose unique keys others hold."
+        stay = "Those stay whose unique keys others hold." if verb.name != REMOVE.name else ""
     else:
         stay = _stay(noun, each).strip()
     is_requeue = verb.name == REQUEUE.name
@@ -248,12 +256,15 @@ def _do_slowly(site: Site, form: Form, work: Work) -> str:
 
 def _stay(noun: str, each: Sequence[Done]) -> str:
     """Sentences about those that stay because of their unique keys, or because they were kept without their
-    messages, and about those that leave their chords; empty if none do."""
+    messages, or have returned, and about those that leave their chords or do their work again; empty if none
+    do."""
     holders = {id: holder for done in each for id, holder in done.holders.items()}
     blocked = stay(noun, sum(done.blocked for done in each), holders)
     incomplete = without_message("failed task", sum(done.without_message for done in each))
     without_body = chord_parts(sum(done.chord_parts for done in each))
-    return "".join(f" {said}." for said in (blocked, incomplete, without_body) if said)
+    over = have_returned(sum(done.returned for done in each))
+    again = run_again(sum(done.run_again for done in each))
+    return "".join(f" {said}." for said in (blocked, incomplete, over, without_body, again) if said)
 
 
 def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:

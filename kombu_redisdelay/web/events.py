@@ -15,7 +15,7 @@ from kombu_redisdelay.operations.life import requeued_at
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.web.words import number, plural
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import LOST, span
 
 #: Two times that are so near are one.
 _SAME = timedelta(seconds=1)
@@ -126,7 +126,10 @@ def _state(message: MessageInfo) -> Iterator[Event]:
         if message.started is not None:
             yield Event("Started", message.started, f"try {number(message.tries or 1)}, by {message.worker}")
         text = f": {message.text}" if message.text else ""
-        yield Event("Failed", message.since, f"{message.reason}{text}")
+        if message.returned:
+            yield Event("Returned", message.since, f"and {LOST[message.returned]}: {message.reason}{text}")
+        else:
+            yield Event("Failed", message.since, f"{message.reason}{text}")
     elif STATES[message.state].is_past:
         yield _end(message)
     elif message.position is not None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.failure_groups import FailureGroup
+from kombu_redisdelay.operations.filters import NOT_RETURNED
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.web.actions import ALL, actions_of
 from kombu_redisdelay.web.choice import LAST_FIRST, Choice
@@ -24,6 +25,7 @@ from kombu_redisdelay.web.words import pattern
 COLUMNS = (
     Column("task", "Task", attrgetter("task", "error"), largest_first=False),
     Column("error", "Error", attrgetter("error"), largest_first=False),
+    Column("returned", "Returned", attrgetter("returned"), largest_first=False),
     Column("count", "Failed", attrgetter("count")),
     Column("first", "First", attrgetter("first")),
     Column("last", "Last", attrgetter("last")),
@@ -40,10 +42,15 @@ def failed(request: Request) -> Response:
     now, number = datetime.now(timezone.utc), attrgetter("failed")
     shown = {"queue": name, "sort": sorting.field}
     every = Choice(FAILED, name)
+    apart = {(group.task, group.error) for group in found.groups if group.returned}
     return render(
         request,
         "failed.html",
-        groups=[(group, choice_of(name, group)) for group in sorting.sort(found.groups)[part.slice]],
+        groups=[
+            (group, choice_of(name, group, is_apart=(group.task, group.error) in apart))
+            for group in sorting.sort(found.groups)[part.slice]
+        ],
+        has_returned=bool(apart),
         kinds=len(found.groups),
         total=sum(group.count for group in found.groups),
         part=part,
@@ -62,7 +69,13 @@ def failed(request: Request) -> Response:
     )
 
 
-def choice_of(queue: str, group: FailureGroup) -> Choice:
-    """The failed tasks of a group, the newest first."""
-    filters = ("task", pattern(group.task)), ("error", pattern(group.error))
-    return Choice(FAILED, queue, filters, order=LAST_FIRST)
+def choice_of(queue: str, group: FailureGroup, is_apart: bool = False) -> Choice:
+    """The failed tasks of a group, the newest first.
+
+    Arguments:
+        is_apart: whether others have this task and error, some of which are known to have returned.
+    """
+    filters = [("task", pattern(group.task)), ("error", pattern(group.error))]
+    if is_apart:
+        filters.append(("returned", group.returned or NOT_RETURNED))
+    return Choice(FAILED, queue, tuple(filters), order=LAST_FIRST)

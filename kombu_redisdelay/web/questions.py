@@ -11,7 +11,7 @@ from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.operations.states import FAILED, STATES
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.site import Site
@@ -66,11 +66,15 @@ def name_of(queue: str) -> str:
 
 
 def counted(site: Site, choice: Choice) -> Counted:
-    """How many messages a list has."""
+    """To how many messages of a list something is done."""
     what = choice.its_state.described
     try:
         with at_most(LONGEST_LOOK):
-            count = site.messages.count(site.selection_of(choice), at_most=COUNTED_AT_MOST)
+            selection = site.selection_of(choice)
+            if choice.state == FAILED:
+                # Nothing is done to those that have returned, unless they are asked for.
+                selection = selection.without_returned()
+            count = site.messages.count(selection, at_most=COUNTED_AT_MOST)
     except TookTooLongError:
         return Counted(f"all {what}s that match (it takes too long to count them),", None)
     if count.is_exact:

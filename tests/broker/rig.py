@@ -301,15 +301,17 @@ class Rig:
     def failed(self, queue: str) -> list[FailedTask]:
         """Failed tasks, the oldest first, after looking that all keys agree."""
         found = list(FailedTasks(self.store).iter(queue, Part(None, None)))
-        tasks, *others, groups = self.store.keys(queue).all_failed
-        messages, duplicates, heads = others
+        tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).all_failed
         names = {task.name for task in found}
         assert set(self.client.zrange(tasks, 0, -1)) == names
         assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names
         assert set(self.client.zrange(duplicates, 0, -1)) == {name for name in names if b"\x1f" in name}
         counted = {group: int(line.split()[0]) for group, line in self.client.hgetall(groups).items()}
         assert counted.pop(b"", 0) == sum(len(task.head) + len(task.stored) for task in found)
-        assert counted == Counter(task.failure.group.encode() for task in found)
+        groups_of = (f"{task.failure.group} {task.failure.returned}".rstrip() for task in found)
+        assert counted == Counter(map(str.encode, groups_of))
+        listed = self.client.zrange(returned, 0, -1, withscores=True)
+        assert dict(listed) == {task.name: task.since_ms for task in found if task.failure.returned}
         return found
 
     def tokens(self, queue: str) -> int:

@@ -17,6 +17,7 @@ from kombu_redisdelay.broker.failure import (
     LONGEST_TEXT,
     LONGEST_TRACEBACK,
     MOST_TRIES,
+    RESULT,
     name,
     shortened_traceback,
     text_of,
@@ -270,7 +271,8 @@ class TestHowMuch:
     def test_all_of_it_has_a_time_to_live(self, rig: Rig) -> None:
         fail_all(rig, "1", options=keeping(age=60))
         me = rig.consumer(options=keeping(age=60))
-        rig.fail(me, "q", "7", a_failure("1"), copy=f"0:{payload('1')}")
+        failure = a_failure("1")._replace(returned=RESULT)
+        rig.fail(me, "q", "7", failure, copy=f"0:{payload('1')}")
         for key in rig.store.keys("q").all_failed:
             assert 0 < rig.client.pttl(key) <= 60_000
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kombu_redisdelay.broker.delivery import Delivery
+from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
 from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
 from kombu_redisdelay.broker.message import REPLACE
@@ -19,7 +20,7 @@ from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history, unreadable_fields
 from tests.broker.database import FAKE, RealDatabase, database
-from tests.broker.rig import Rig, dead_letter, park, payload, take_out, taken
+from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
 from tests.environments import examples
 from tools.harness.moved_clock import MovedClockServer, compiler
 
@@ -258,6 +259,41 @@ def test_expires_with_its_queue(rig: Rig) -> None:
     rig.client.delete(key)
     record(rig.store, ["q"])
     assert 0 < rig.client.pttl(key) <= 50_000
+
+
+def test_what_an_older_release_does_not_know() -> None:
+    """It writes and reads eight counts. Of those that it has not noted, nothing is known until the next
+    minute."""
+
+    def end(rig: Rig, **each: str) -> None:
+        for id, lost in each.items():
+            rig.put("q", payload(id))
+            [delivery] = taken(rig.consumer(), "q")
+            rig.fail(rig.consumer(), "q", delivery.tag, a_failure(id)._replace(returned=lost))
+        record(rig.store, ["q"])
+        fake.advance(MINUTE * 1000)
+        record(rig.store, ["q"])
+
+    with database(FAKE) as fake:
+        rig = Rig(fake)
+        key = rig.store.keys("q").history
+        rig.put("q", payload("first"))
+        taken(rig.consumer(), "q")
+        record(rig.store, ["q"])
+        end(rig, a="")
+        assert len(rig.client.hget(key, "minutes").split()) == 2 + 8
+        end(rig, b=RESULT)
+        for field_ in ("minute", "hour"):
+            noted = rig.client.hget(key, field_).split()
+            assert len(noted) == 1 + len(astuple(NOTHING))
+            rig.client.hset(key, field_, b" ".join(noted[:9]))
+        end(rig, c=HOOK, d="")
+        end(rig, e=CONTINUATION)
+        ended = [minute.counts for minute in history(rig).minutes if minute.counts.delivered]
+        assert [(each.failed, each.returned, each.continuations) for each in ended] == [
+            *((1, 0, 0), (0, 1, 0), (1, 0, 0), (0, 1, 1))
+        ]
+        assert unreadable_fields(rig.store, "q") == []
 
 
 @dataclass

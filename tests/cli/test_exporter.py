@@ -85,6 +85,8 @@ def test_the_columns_of_stats_are_gauges(site: Site) -> None:
         "redisdelay_queue_dead_lettered_total": 0,
         "redisdelay_queue_failed_total": 0,
         "redisdelay_queue_failed_dropped_total": 0,
+        "redisdelay_queue_returned_total": 0,
+        "redisdelay_queue_continuations_lost_total": 0,
         "redisdelay_queue_dropped_total": 0,
         "redisdelay_queue_replaced_total": 0,
     }
@@ -145,6 +147,8 @@ def test_the_totals_of_the_history_are_counters(site: Site) -> None:
             "redisdelay_queue_dead_lettered_total": 0,
             "redisdelay_queue_failed_total": 0,
             "redisdelay_queue_failed_dropped_total": 0,
+            "redisdelay_queue_returned_total": 0,
+            "redisdelay_queue_continuations_lost_total": 0,
             "redisdelay_queue_dropped_total": 3,
             "redisdelay_queue_replaced_total": 2,
         }

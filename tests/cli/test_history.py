@@ -44,6 +44,8 @@ def test_what_has_happened_in_the_minute_that_has_not_ended(site: Site) -> None:
         "replaced": 0,
         "failed": 0,
         "failed_dropped": 0,
+        "returned": 0,
+        "continuations": 0,
     }
     assert row == {"queue": QUEUE, **counts}
 

@@ -52,7 +52,7 @@ def test_every_place_of_a_message_is_counted(site: Site) -> None:
         "reason": "prefetch full",
         "fairness": None,
         "bound": None,
-        **dict.fromkeys(("blocked", "dropped", "replaced"), 0),
+        **dict.fromkeys(("blocked", "dropped", "replaced", "returned"), 0),
     }
     assert due == site.redis.zscore(site.store.keys(QUEUE).schedule, waiting[0])
     assert 0 < waited < 60

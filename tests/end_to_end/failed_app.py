@@ -11,6 +11,8 @@ from typing import Any
 from celery import Task
 from celery.backends.base import Backend
 from celery.exceptions import Ignore, Reject
+from celery.states import SUCCESS
+from redis.exceptions import OutOfMemoryError
 
 from tests.end_to_end.app import app, work
 
@@ -106,6 +108,36 @@ class Refusing(Backend):  # type: ignore[misc]  # celery has no types
         raise ConnectionError("the result backend is away")
 
 
+class Full(Backend):  # type: ignore[misc]  # celery has no types
+    """A result backend in a full Redis."""
+
+    def store_result(self, *args: Any, **kwargs: Any) -> None:
+        raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+
+
+class Killing(Backend):  # type: ignore[misc]  # celery has no types
+    """A result backend with which the process of a task is killed while it stores a success."""
+
+    def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> None:
+        if state == SUCCESS:
+            kill_process(task_id)
+
+
+class Slow(Backend):  # type: ignore[misc]  # celery has no types
+    """A result backend that takes long to store a success."""
+
+    def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> None:
+        if state == SUCCESS:
+            time.sleep(60)
+
+
+class BrokenSuccess(Task):  # type: ignore[misc]
+    """A task with a fault in what it does when it has succeeded."""
+
+    def on_success(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a fault in the hook")
+
+
 class LostAfterSuccess(Task):  # type: ignore[misc]
     """A task whose process is lost when its success is stored."""
 
@@ -125,6 +157,10 @@ class BrokenRetry(Task):  # type: ignore[misc]
 
     def on_retry(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError("a fault in the hook")
+
+
+def return_an_object(task: Any) -> object:
+    return object()
 
 
 UNSTORED = {"backend": Refusing(app)}
@@ -168,6 +204,18 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"retry_on_worker_lost": True, "max_retries": 1, "default_retry_delay": 0, "base": BrokenRetry},
     ),
     "hook": (raise_it, {"base": BrokenHook}),
+    "unstarted": (succeed, {"track_started": True, **UNSTORED}),
+    "no_result": (succeed, UNSTORED),
+    "not_acked_no_result": (succeed, {"acks_on_failure_or_timeout": False, **UNSTORED}),
+    "full_no_result": (succeed, {"backend": Full(app)}),
+    "no_json": (return_an_object, {}),
+    "no_link": (return_an_object, {}),
+    "no_chain": (return_an_object, {}),
+    "no_chord": (succeed, UNSTORED),
+    "success_hook": (succeed, {"base": BrokenSuccess}),
+    "soft_storing": (succeed, {"soft_time_limit": 0.5, "backend": Slow(app)}),
+    "hard_storing": (succeed, {"time_limit": 0.5, "backend": Slow(app)}),
+    "lost_storing": (succeed, {"backend": Killing(app)}),
     "succeed": (succeed, {}),
     "expired": (raise_it, {}),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import celery
 import pytest
@@ -13,7 +14,7 @@ from celery import Signature, group
 from kombu_redisdelay import Messages, Selection, batch
 from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
-from kombu_redisdelay.broker.failure import LONGEST_TEXT
+from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_TEXT, RESULT
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -41,6 +42,18 @@ EARLY: dict[str, str | None] = {
     "not_acked": "KeyError",
     # Its result cannot be stored.
     "unstored_reject": "Reject",
+    "hook": "RuntimeError",
+    "unstored": "ConnectionError",
+    "unstarted": "ConnectionError",
+    # These have returned.
+    "no_result": "ConnectionError",
+    "not_acked_no_result": "ConnectionError",
+    "full_no_result": "OutOfMemoryError",
+    "no_json": "EncodeError",
+    "no_link": "EncodeError",
+    "no_chain": "EncodeError",
+    "no_chord": "ConnectionError",
+    "success_hook": None if NEWEST else "RuntimeError",
     "succeed": None,
     "expired": None,
 }
@@ -49,6 +62,7 @@ LIMITED: dict[str, str | None] = {
     "hard": "TimeLimitExceeded",
     "hard_not_acked": "TimeLimitExceeded",
     "unstored_hard": "TimeLimitExceeded",
+    "hard_storing": "TimeLimitExceeded",
 }
 #: The same for those that would end the worker without a process of their own. Celery says it otherwise.
 LEAVING: dict[str, str | None] = dict.fromkeys(["leave", "unstored_leave"], "WorkerLostError")
@@ -57,6 +71,8 @@ FORKED: dict[str, str | None] = {
     **LIMITED,
     **dict.fromkeys(LEAVING, "SystemExit"),
     "soft": "SoftTimeLimitExceeded",
+    "soft_storing": "SoftTimeLimitExceeded",
+    "lost_storing": "WorkerLostError",
     "lost": "WorkerLostError",
     "lost_rejected": "WorkerLostError",
     "lost_retried": "WorkerLostError",
@@ -66,19 +82,33 @@ FORKED: dict[str, str | None] = {
     "unstored_retried": "WorkerLostError",
     "hook_retried": "WorkerLostError",
 }
-#: And one that Celery does not end there.
-SOLO: dict[str, str | None] = {"hook": "RuntimeError", "unstored": "ConnectionError"}
-OF_POOL = {"prefork": FORKED, "threads": LEAVING, "gevent": {**LIMITED, **LEAVING}, "solo": SOLO}
+OF_POOL = {"prefork": FORKED, "threads": LEAVING, "gevent": {**LIMITED, **LEAVING}}
+
+#: What was lost of those that are known to have returned.
+LOST = {
+    **dict.fromkeys(["no_result", "not_acked_no_result", "full_no_result", "no_json"], RESULT),
+    **dict.fromkeys(["no_link", "no_chain", "no_chord"], CONTINUATION),
+    "soft_storing": RESULT,
+    "success_hook": HOOK,
+}
+
+#: How to publish some of them.
+OPTIONS_OF: dict[str, dict[str, Any]] = {
+    "expired": {"expires": datetime.now(timezone.utc) - timedelta(hours=1)},
+    "no_link": {"link": Signature("after")},
+    "no_chain": {"chain": [Signature("after")]},
+    "no_chord": {"chord": Signature("after")},
+}
 
 #: With late acks, these come back, until they are given up. Older releases know no ``acks_on_timeout``.
 DEAD = {
     "requeue",
     "lost_rejected",
     "unstored_rejected",
-    "hook",
-    "unstored",
     *(["hard_not_acked"] if hasattr(celery.Task, "acks_on_timeout") else []),
 }
+#: The same of those that Celery does not end in a solo worker.
+DEAD_SOLO = {"hook", "unstored", "unstarted"}
 
 
 #: How the others end than by one failure. A process that was lost has ended nothing if Celery tries again.
@@ -89,15 +119,13 @@ ENDS = {
     "succeed": ["succeeded"],
     "expired": ["expired"],
     "lost_late": [] if NEWEST else ["failed"],
+    **{key: ["succeeded"] for key in LOST},
 }
 #: The same of those that come back with late acks. Of a time limit, Celery says that the task has failed.
 ENDS_LATE = {
     "requeue": ["requeued", "requeued"],
     "lost_rejected": [],
     "unstored_rejected": [],
-    # Celery does not come to an end.
-    "hook": [],
-    "unstored": [],
     "hard_not_acked": ["failed", "failed"] if "hard_not_acked" in DEAD else ["failed"],
 }
 
@@ -127,16 +155,15 @@ def outcomes_of(messages: Messages) -> dict[str | None, list[str]]:
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
 def test_which_have_failed(site: Installation, pool: str) -> None:
     expected = {**EARLY, **OF_POOL.get(pool, {})}
+    gone = {*DEAD, *(DEAD_SOLO if pool == "solo" else ())}
     worker = site.worker(pool=pool, concurrency=2, settings=SETTINGS, app=APP, expected=ANYTHING)
     producer = site.producer()
-    past = datetime.now(timezone.utc) - timedelta(hours=1)
     for kind in expected:
         for ack in ("early", "late"):
-            options = {"expires": past} if kind == "expired" else {}
-            producer.send_task(f"{kind}.{ack}", **options)
+            producer.send_task(f"{kind}.{ack}", **OPTIONS_OF.get(kind, {}))
     errors = {f"{kind}.early": error for kind, error in expected.items() if error}
-    errors |= {f"{kind}.late": error for kind, error in expected.items() if error and kind not in DEAD}
-    dead = {f"{kind}.late" for kind in DEAD & expected.keys()}
+    errors |= {f"{kind}.late": error for kind, error in expected.items() if error and kind not in gone}
+    dead = {f"{kind}.late" for kind in gone & expected.keys()}
     with Messages(producer) as messages:
 
         def are_settled() -> bool:
@@ -153,8 +180,13 @@ def test_which_have_failed(site: Installation, pool: str) -> None:
         found = kept(messages)
         assert {task: each[0].failure.error for task, each in found.items()} == errors
         assert {task for task, each in found.items() if len(each) > 1} == set(), "kept twice"
+        lost = {task: each[0].failure.returned for task, each in found.items()}
+        assert lost == {task: LOST.get(task.partition(".")[0], "") for task in errors}
         assert {letter.task for letter in messages.select(Selection(state="dead"))} == dead
         late = {kind: ENDS_LATE.get(kind, ENDS.get(kind, ["failed"])) for kind in expected}
+        if pool == "solo":
+            # Celery does not come to an end.
+            late |= {key: [] for key in DEAD_SOLO}
         ends = {f"{kind}.early": ENDS.get(kind, ["failed"]) for kind in expected}
         ends |= {f"{kind}.late": outcomes for kind, outcomes in late.items()}
         ends = {task: outcomes for task, outcomes in ends.items() if outcomes}

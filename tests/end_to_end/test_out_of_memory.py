@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kombu_redisdelay import Messages
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
 from tools.harness.full import fill
@@ -91,3 +92,25 @@ def test_a_task_that_could_not_publish_its_retry_comes_back(site: Installation, 
     site.redis.config_set("maxmemory", 0)
     site.wait_ended(tasks)
     wait_until(lambda: (site.ready(), site.unacked(), site.scheduled()) == (0, 0, 0), 30, "acks")
+
+
+@pytest.mark.parametrize(
+    "pool", ["solo", "threads", *(pytest.param(each, marks=pytest.mark.thorough) for each in POOLS[::3])]
+)
+def test_results_in_the_same_redis_are_lost_and_no_task_runs_twice(site: Installation, pool: str) -> None:
+    """Neither is what was lost kept: the log says it."""
+    results = {"result_backend": site.server.url("redis")}
+    producer, tasks = site.producer(**results), [str(number) for number in range(6)]
+    for number, task in enumerate(tasks):
+        producer.send_task("work_late" if number % 2 else "work", [task])
+    fill(site.redis)
+    worker = site.worker(pool=pool, settings=results, expected=f"{REFUSED}|Transaction|log only")
+    site.wait_ended(tasks)
+    wait_until(lambda: site.ready() == site.unacked() == 0, 30, "acks")
+    wait_until(lambda: worker.log().count("in this log only") == len(tasks), 30, "a line of each")
+    assert worker.log().count("has returned, and its result was lost (OutOfMemoryError: ") == len(tasks)
+    assert "A failed task" not in worker.log()
+    site.redis.config_set("maxmemory", 0)
+    assert site.ledger.run_twice() == {}
+    with Messages(producer) as messages:
+        assert messages.count() == 0

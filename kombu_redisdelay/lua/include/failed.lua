@@ -4,10 +4,13 @@
 --                      the id, \31 and the delivery tag
 --   failed:heads       hash: name -> "<when, us> <failures> <task> <error> <tag> <JSON>", one line
 --   failed:messages    hash: name -> the message as in the unacked hash; '' if it is too large to be kept
---   failed:groups      hash: "<task> <error>" -> "<how many> <first, ms> <last, ms>"; '' -> bytes of all;
---                      since -> while they are counted anew: only those are counted that failed at this
+--   failed:groups      hash: "<task> <error>" -> "<how many> <first, ms> <last, ms>"; those that have
+--                      returned are counted apart, under "<task> <error> <what was lost>"; '' -> bytes of
+--                      all; since -> while they are counted anew: only those are counted that failed at this
 --                      time, ms, or later
 --   failed:duplicates  zset: names of those whose id another one had before (duplicates.lua)
+--   failed:returned    zset: names of those that are known to have returned -> the same time as in `failed`.
+--                      An older release knows nothing of it, and leaves names there
 -- A head is small, a message may be large: so some things are told without reading messages.
 -- They have a time to live, so Redis may evict one of them, and leave the others.
 
@@ -22,6 +25,7 @@ local function failed_keys(base)
     heads = base .. 'failed:heads',
     messages = base .. 'failed:messages',
     groups = base .. 'failed:groups',
+    returned = base .. 'failed:returned',
     duplicates = base .. 'failed:duplicates',
   }
 end
@@ -33,17 +37,28 @@ local function expect_failed(keys)
   redis.call('HLEN', keys.messages)
   redis.call('HLEN', keys.groups)
   redis.call('ZCARD', keys.duplicates)
+  redis.call('ZCARD', keys.returned)
 end
 
 local function are_usable(keys)
   return (pcall(expect_failed, keys))
 end
 
+-- What was lost of one that is known to have returned; nil of another one.
+local function returned_in(head)
+  return string.match(head, '^%d+ %d+ %S+ %S+ %S+ {"returned": "(%l+)"')
+end
+
+local function group_in(head)
+  local group, lost = string.match(head, '^%d+ %d+ (%S+ %S+) '), returned_in(head)
+  return lost and group .. ' ' .. lost or group
+end
+
 -- Counts one that is added (`by` is 1) or removed (-1) in its group, and its bytes.
 local function count_failed(keys, at_ms, head, message_bytes, by)
   -- Another program may have written no number.
   redis.pcall('HINCRBY', keys.groups, '', string.format('%.0f', by * (#head + message_bytes)))
-  local group = string.match(head, '^%d+ %d+ (%S+ %S+) ')
+  local group = group_in(head)
   if not group then
     return
   end
@@ -77,18 +92,23 @@ end
 -- For an empty list, or one that has got its first name just now: whatever the other keys have is not found
 -- any more.
 local function unlink_rest(keys)
-  redis.call('UNLINK', keys.heads, keys.messages, keys.groups, keys.duplicates)
+  redis.call('UNLINK', keys.heads, keys.messages, keys.groups, keys.duplicates, keys.returned)
+end
+
+-- Begins to count anew: count_anew() adds those that failed before `since_ms`.
+local function count_from(keys, since_ms)
+  redis.call('UNLINK', keys.groups)
+  redis.call('HSET', keys.groups, '', 0, 'since', string.format('%.3f', since_ms))
 end
 
 -- For a list that has got a name just now, with nothing else of it. If some of the keys have gone without the
--- others, begins to count anew, with this one: count_anew() adds the older ones.
+-- others, begins to count anew, with this one.
 local function mend_failed(keys, now_ms)
   if redis.call('ZCARD', keys.list) == 1 then
     unlink_rest(keys)
     redis.call('HSET', keys.groups, '', 0)
   elseif redis.call('EXISTS', keys.heads, keys.messages) < 2 or not bytes_of_all(keys) then
-    redis.call('UNLINK', keys.groups)
-    redis.call('HSET', keys.groups, '', 0, 'since', string.format('%.3f', now_ms))
+    count_from(keys, now_ms)
   end
 end
 
@@ -123,10 +143,31 @@ local function remove_failed(keys, name)
   redis.call('HDEL', keys.heads, name)
   redis.call('HDEL', keys.messages, name)
   redis.call('ZREM', keys.duplicates, name)
+  redis.call('ZREM', keys.returned, name)
   if at_ms and has_counted(keys, at_ms) then
     count_failed(keys, at_ms, head, message_bytes, -1)
   end
   return was_there
+end
+
+-- Takes out of those that have returned the names that are not there any more, or have failed since: an older
+-- release has removed or requeued them. It has counted them in other groups, so all are counted anew then.
+-- Looks at some names, from `cursor` on. Returns where to go on, '0' at the end.
+local function forget_gone(keys, cursor, most, now_ms)
+  local next_cursor, found = unpack(redis.call('ZSCAN', keys.returned, cursor, 'COUNT', most))
+  local are_gone = false
+  for i = 1, #found, 2 do
+    local at_ms = redis.call('ZSCORE', keys.list, found[i])
+    if not at_ms or tonumber(at_ms) ~= tonumber(found[i + 1]) then
+      redis.call('ZREM', keys.returned, found[i])
+      are_gone = true
+    end
+  end
+  if are_gone then
+    -- None has failed at a later time.
+    count_from(keys, now_ms + 0.001)
+  end
+  return next_cursor
 end
 
 -- Removes the oldest ones as long as they are too many, too old or too large together: `most` at most.

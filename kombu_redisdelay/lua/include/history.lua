@@ -2,6 +2,8 @@
 --   delivered, failed, dead   since the history began; they only grow
 --   dropped, replaced         publishes that met another message with their key (unique.lua); they only grow
 --   failed_tasks              tasks that have failed for good (failed.lua); it only grows
+--   returned                  tasks that are known to have returned, and could not be ended; it only grows
+--   continuations             of these, the ones of which something that follows was lost; it only grows
 --   failed_dropped            failed tasks that were dropped because too many were kept, or too many bytes;
 --                             it only grows
 --   drops_told                that number, and when, as a worker has told of them the last time
@@ -12,10 +14,11 @@
 --   published                 it only grows, too
 --   flow                      length of the queue + delivered - other, as it was at the latest record
 --   minute, hour              when it began, and what published, delivered, failed, dead, dropped, replaced,
---                             failed_tasks and failed_dropped were then
+--                             failed_tasks, failed_dropped, returned and continuations were then
 --   minutes, hours            a line for each in which something has happened: when it began, how many
---                             seconds it had, and by how much the same eight have grown
--- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces.
+--                             seconds it had, and by how much the same ten have grown
+-- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces. The last two,
+-- which an older release does not know, are left out where they are 0.
 
 -- It is kept for this time after the latest record, unless the queue is deleted or expires.
 local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000

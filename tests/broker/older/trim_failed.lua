@@ -1,0 +1,56 @@
+-- Removes the oldest failed tasks of a queue as long as they are too many, too old or too large together.
+-- Counts them anew before, if that has begun (include/failed.lua), and if there are none, what is left of
+-- them goes.
+--
+-- KEYS[1]  failed
+-- ARGV[1]  how many are kept
+-- ARGV[2]  for how long, ms
+-- ARGV[3]  of how many bytes together
+-- ARGV[4]  how many to count anew and how many to remove at most
+-- ARGV[5]  from how many on that were dropped though they were not too old the caller tells of them
+-- ARGV[6]  after how many seconds somebody tells of further ones
+--
+-- Returns  how many were counted anew, or removed, whichever is more; and how many the caller has to tell of:
+--          they were dropped since somebody has told of some, by whichever worker
+
+-- include: base
+-- include: clock
+-- include: history
+-- include: failed
+
+local keys = failed_keys(base_of(KEYS[1]))
+if not are_usable(keys) then
+  return { 0, 0 }
+end
+if redis.call('ZCARD', keys.list) == 0 then
+  unlink_rest(keys)
+  return { 0, 0 }
+end
+local most, now_ms = tonumber(ARGV[4]), clock_us() / 1000
+local counted = count_anew(keys, most)
+local limits = { count = tonumber(ARGV[1]), age_ms = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }
+local trimmed, dropped = trim_failed(keys, limits, now_ms, most)
+note(KEYS[1], 'failed_dropped', dropped)
+
+-- What another program has written there counts as nothing, and so does a number that is too long for us.
+local function number_of(text, pattern)
+  local digits = type(text) == 'string' and string.match(text, pattern) or ''
+  return #digits <= 15 and tonumber(digits) or 0
+end
+
+local function to_tell()
+  local history = base_of(KEYS[1]) .. 'history'
+  local found, before = unpack(redis.pcall('HMGET', history, 'failed_dropped', 'drops_told'))
+  local total, told = number_of(found, '^%d+$'), number_of(before, '^%d+')
+  local told_s = number_of(before, ' (%d+)$')
+  local now_s = math.floor(now_ms / 1000)
+  local is_early = told_s <= now_s and now_s < told_s + tonumber(ARGV[6])
+  if total - told < tonumber(ARGV[5]) or is_early then
+    return 0
+  end
+  -- If a full server refuses that, another worker tells of them later.
+  local is_noted = redis.pcall('HSET', history, 'drops_told', string.format('%.0f %.0f', total, now_s))
+  return type(is_noted) == 'number' and total - told or 0
+end
+
+return { math.max(counted, trimmed), to_tell() }
