@@ -14,19 +14,24 @@ from typing import Any
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, note_job
+from kombu_redisdelay.transport.door import Door, note_given_up
+from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, message_of, note_job
 
 #: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
 LOOK_EVERY = 0.05
 
 
-def forget_nothing(consumer: Any) -> None:
-    """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
+def forget_nothing(consumer: Any, door: Door) -> None:
+    """Extend the pool of Celery's *consumer*. Calling it again changes nothing.
+
+    Arguments:
+        door: of the same worker.
+    """
     pool = consumer.pool
     module = _module_of(pool)
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
-        pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
+        pool.on_apply = _told_of_escapes(pool.on_apply, consumer, door)
     # A pool that was restarted is another one.
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
@@ -81,7 +86,7 @@ def _module_of(pool: Any) -> str:
     return type(pool).__module__.rpartition(".")[2]
 
 
-def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
+def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) -> Callable[..., Any]:
     """In place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
 
     Celery loses an exception that leaves it. There is one when a hook of the task raises, such as
@@ -89,6 +94,8 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
     ``SystemExit``; or when the result backend is away. Here, the task has then failed, as with prefork.
     """
     from billiard.einfo import ExceptionInfo
+
+    has_futures = _module_of(consumer.pool) == "thread"
 
     @wraps(on_apply)
     def extended(
@@ -145,10 +152,32 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
 
         done = partial(tried, time_limit, finish)
         late = timeout_callback and partial(tried, (), timeout_callback)
-        return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        if has_futures:
+            message.future = applied.f
+        elif door.is_shut:
+            _send_away(consumer.pool, message)
+        return applied
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
+
+
+def add_a_place(pool: Any) -> None:
+    """Add a place to a *pool* of greenlets, so that those that wait for one come forward, one after the
+    other: each is sent away if the door is shut. A signal handler may call this."""
+    module = _module_of(pool)
+    if module in ("gevent", "eventlet"):
+        # As `grow()` does it from Celery 5.7 on. Before, it wakes nobody.
+        pool._pool.size += 1
+        (pool._pool._semaphore if module == "gevent" else pool._pool.sem).release()
+
+
+def _send_away(pool: Any, message: virtual.Message) -> None:
+    """Keep a task from beginning that has waited for a place until the worker was told to stop. It has one
+    now, and its greenlet, the latest of the *pool*, has not run yet."""
+    next(reversed(pool._pool_map.values())).kill()
+    note_given_up(message)
 
 
 def _time_limit(consumer: Any, options: Mapping[str, Any]) -> Any:
@@ -257,6 +286,8 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             # A task that was taken back still names a process.
             if job in waiting or not (job._write_to or job._accepted):
                 job.discard()
+                if (message := message_of(job)) is not None:
+                    note_given_up(message)
             else:
                 note_job(job)
         pool.outbound_buffer.clear()

@@ -29,9 +29,14 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
 def note_job(job: Any) -> None:
     """Note that a process of the prefork pool has been given this *job* of the pool. It counts as started by
     :func:`given_tasks`, although the process has not said so yet."""
-    message = getattr(getattr(job._accept_callback, "__self__", None), "message", None)
+    message = message_of(job)
     if message is not None:
         message.job = job
+
+
+def message_of(job: Any) -> Any:
+    """The message of a *job* of the prefork pool; ``None`` if it has none."""
+    return getattr(getattr(job._accept_callback, "__self__", None), "message", None)
 
 
 def given_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
