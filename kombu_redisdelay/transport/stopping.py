@@ -1,6 +1,6 @@
 """Gives back at once what a Celery worker has received and not begun, when it is told to stop.
 
-Celery would keep it until the running tasks have ended. Here, the order is:
+Celery keeps it until the running tasks have ended. Here, the order is:
 
 1. A signal asks the worker to stop: the door to the pool is shut (:mod:`~kombu_redisdelay.transport.door`).
    Nothing is sent to Redis in the handler of the signal.
@@ -9,14 +9,12 @@ Celery would keep it until the running tasks have ended. Here, the order is:
 4. Celery waits for the running tasks, and closes the channel. If Redis has refused before, the rest goes back
    then.
 
-Soft shutdown (``worker_soft_shutdown_timeout``) waits in the handler, before all of this. When a connection
-is lost, or when a queue is cancelled while the worker goes on, nothing of this happens.
+Nothing of this happens when a connection is lost, or when a queue is cancelled and the worker goes on. Soft
+shutdown (``worker_soft_shutdown_timeout``) waits in the handler, before all of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from kombu.common import ignore_errors
@@ -24,51 +22,53 @@ from kombu.common import ignore_errors
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.pools import add_a_place
+from kombu_redisdelay.transport.tasks import has_crashed
 
 
-def give_back_at_once(consumer: Any, door: Door) -> None:
-    """Have Celery's *consumer* do so. To be called once.
+class Stop:
+    """What happens when a worker is told to stop. It lasts as long as Celery's *consumer*.
 
     Arguments:
         door: of the same worker.
     """
-    from celery import signals
 
-    blueprint = consumer.blueprint
-    blueprint.on_close = _giving_back(blueprint.on_close, consumer, door)
+    def __init__(self, consumer: Any, door: Door) -> None:
+        from celery import signals
 
-    def on_signal(**kwargs: Any) -> None:
-        _begin_nothing_more(consumer, door)
+        self._consumer = consumer
+        self._door = door
+        # Celery calls it when the worker stops, and only then.
+        self._on_close = consumer.blueprint.on_close
+        consumer.blueprint.on_close = self._close
+        # This reference is weak.
+        signals.worker_shutting_down.connect(self._on_signal, sender=consumer.hostname)
 
-    # Celery refers to it weakly.
-    blueprint.on_signal = on_signal
-    signals.worker_shutting_down.connect(on_signal, sender=consumer.hostname)
+    def _on_signal(self, **kwargs: Any) -> None:
+        self._begin_nothing_more()
 
+    def _begin_nothing_more(self) -> None:
+        """Shut the door, and end what the loop waits for. A signal handler calls this."""
+        if self._door.is_shut:
+            return
+        self._door.shut()
+        add_a_place(self._consumer.pool)
+        if self._consumer.connection is not None:
+            self._consumer.connection.transport.cycle.deliver_nothing_more()
 
-def _begin_nothing_more(consumer: Any, door: Door) -> None:
-    """Shut the *door*, and end what the loop of the *consumer* waits for. A signal handler calls this, so
-    nothing is sent."""
-    if door.is_shut:
-        return
-    door.shut()
-    add_a_place(consumer.pool)
-    if consumer.connection is not None:
-        consumer.connection.transport.cycle.deliver_nothing_more()
+    def _close(self) -> None:
+        """In place of what Celery calls when it closes the consumer. There, the prefork pool forgets what no
+        process was given."""
+        self._begin_nothing_more()
+        self._on_close()
+        # After an error, all messages are judged together, when the channel is closed.
+        if not has_crashed():
+            self._give_back()
 
-
-def _giving_back(on_close: Callable[[], Any], consumer: Any, door: Door) -> Callable[[], Any]:
-    """In place of what Celery calls when it closes a consumer, because the worker stops. There, the prefork
-    pool forgets what no process was given."""
-
-    @wraps(on_close)
-    def extended() -> None:
-        _begin_nothing_more(consumer, door)
-        on_close()
-        channel = getattr(consumer.task_consumer, "channel", None)
-        if isinstance(channel, Channel) and not channel.closed:
-            # Celery does it again, later.
-            ignore_errors(consumer, consumer.task_consumer.cancel)
+    def _give_back(self) -> None:
+        tasks = self._consumer.task_consumer
+        channel = getattr(tasks, "channel", None)
+        if isinstance(channel, Channel) and not channel.closed and channel.do_restore:
+            # Celery does this again, later.
+            ignore_errors(self._consumer, tasks.cancel)
             channel.stop_taking()
             channel.qos.give_back_unbegun()
-
-    return extended

@@ -23,7 +23,7 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
-from kombu_redisdelay.transport.stopping import give_back_at_once
+from kombu_redisdelay.transport.stopping import Stop
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -110,7 +110,7 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
                 door = Door(process)
                 # If there is a semaphore, it calls this one when the pool has room.
                 controller._process_task = _processing(process, controller, door)
-                give_back_at_once(self, door)
+                Stop(self, door)
             if self.on_task_request == process:
                 self.on_task_request = controller._process_task
             forget_nothing(self, controller._process_task.door)
@@ -128,8 +128,8 @@ def _processing(process: Callable[..., Any], controller: Any, door: Door) -> Cal
 
     @wraps(process)
     def extended(request: Any) -> Any:
-        # Not its property: each task comes here. Marked first, so that the door is never shut between the two
-        # without either being noticed.
+        # Not its property: each task comes here. First the mark, in whatever thread this is: who shuts the
+        # door sees the mark, or this sees that it is shut.
         request._message.is_let_in = True
         try:
             return door.let_in(request)
