@@ -15,7 +15,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door, note_given_up
-from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, message_of, note_job
+from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, is_exit, message_of, note_job
 
 #: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
@@ -152,7 +152,13 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
 
         done = partial(tried, time_limit, finish)
         late = timeout_callback and partial(tried, (), timeout_callback)
-        applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        try:
+            applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        except BaseException as exc:
+            if is_exit(exc) and not has_futures:
+                # It has waited for a place.
+                note_given_up(message)
+            raise
         if has_futures:
             message.future = applied.f
         elif door.is_shut:

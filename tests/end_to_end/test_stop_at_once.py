@@ -1,4 +1,4 @@
-"""What a worker has received and not begun goes back at once when it is told to stop. It runs once, elsewhere.
+"""A worker that is told to stop gives back at once what it has not begun. It runs once, elsewhere.
 
 All pools stop at the same time, which takes a quarter of the time.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import celery
 import pytest
 
 from tests.end_to_end.installation import Installation
@@ -18,33 +18,37 @@ from tools.harness.celery_worker import CeleryWorker
 from tools.harness.process import wait_until
 
 POOLS = ("prefork", "threads", "gevent", "eventlet", "solo")
-#: These cannot end a task. A worker that is told to end at once waits for it.
-CANNOT_KILL = ("threads",)
-
-TERM, QUIT = signal.SIGTERM, signal.SIGQUIT
-
+#: A worker with another pool does nothing while its task runs.
+BESIDE_TASKS = ("prefork", "threads", "gevent", "eventlet")
+#: A worker with another pool waits for its tasks even if it is told to end at once.
+KILLED = ("prefork", "gevent", "eventlet", "solo")
+#: What Celery logs then.
+ENDED_AT_ONCE = "Traceback|WorkerTerminate|Switch|Terminated"
 #: Seconds. What is published with a countdown in this protocol waits in the worker, as with ``redis://``.
 COUNTDOWN = 6
 PREFETCHED = 6
 
 
 class Fleet:
-    """A worker of each pool with a queue of its own. Two tasks run in each (one in ``solo``), as long as there
-    is no file `gate`, and all others wait."""
+    """A worker of each pool, with a queue of its own. Two tasks run in each, in ``solo`` one, until there is
+    a file *gate*. All others wait."""
 
-    def __init__(self, site: Installation, gate: Path, pools: Sequence[str]) -> None:
+    def __init__(self, site: Installation, gate: Path, expected: str | None = None) -> None:
         self.site = site
         self.gate = gate
-        self.pools = pools
         self.workers = {
             pool: site.start_worker(
-                pool=pool, concurrency=self.places(pool), prefetch_multiplier=20, queues=[pool]
+                pool=pool,
+                concurrency=self.places(pool),
+                prefetch_multiplier=20,
+                queues=[pool],
+                expected=expected,
             )
-            for pool in pools
+            for pool in POOLS
         }
         for worker in self.workers.values():
             worker.wait_ready()
-        self._producer = site.producer()
+        self.producer = site.producer()
         self._old_producer = site.producer(task_protocol=1)
         self._publish()
 
@@ -60,12 +64,12 @@ class Fleet:
         return [f"{pool} {name}" for name in names]
 
     def _publish(self) -> None:
-        for pool in self.pools:
+        for pool in POOLS:
             # The next ones wait for an hour.
             self._send("limited", pool, "unlimited early")
             self._send("limited_late", pool, "unlimited late")
-        self.site.wait_ended([f"{pool} unlimited {ack}" for pool in self.pools for ack in ("early", "late")])
-        for pool in self.pools:
+        self.site.wait_ended([f"{pool} unlimited {ack}" for pool in POOLS for ack in ("early", "late")])
+        for pool in POOLS:
             self._send("limited", pool, "limited early")
             self._send("limited_late", pool, "limited late")
             for ack, task in (("early", "work"), ("late", "work_late")):
@@ -74,15 +78,15 @@ class Fleet:
                 )
             for ack, task in (("late", "work_late"), ("early", "work"))[: self.places(pool)]:
                 self._send(task, pool, f"running {ack}", gate=str(self.gate))
-        self.site.wait_started(*(label for pool in self.pools for label in self.running(pool)))
-        for pool in self.pools:
+        self.site.wait_started(*(label for pool in POOLS for label in self.running(pool)))
+        for pool in POOLS:
             for number in range(PREFETCHED):
                 self._send("work_late" if number % 2 else "work", pool, f"prefetched {number}")
         # A worker with greenlets, or one that runs its task itself, may have left some in Redis.
-        wait_until(lambda: all(map(self._is_full, self.pools)), 20, "that the workers have taken them")
+        wait_until(lambda: all(map(self._is_full, POOLS)), 20, "that the workers have taken them")
 
     def _send(self, task: str, pool: str, name: str, **kwargs: str) -> None:
-        self._producer.send_task(task, [f"{pool} {name}"], kwargs=kwargs, queue=pool)
+        self.producer.send_task(task, [f"{pool} {name}"], kwargs=kwargs, queue=pool)
 
     def _is_full(self, pool: str) -> bool:
         return self.site.unacked(pool) > 4 + self.places(pool) or pool in ("gevent", "eventlet", "solo")
@@ -91,6 +95,9 @@ class Fleet:
         for worker in self.workers.values():
             os.kill(worker.pid, number)
 
+    def wait_ended(self, *pools: str) -> None:
+        wait_until(lambda: not any(self.workers[pool].running for pool in pools), 60, f"the end of {pools}")
+
     def wait_given_back(self, pool: str) -> None:
         count = len(self.waiting(pool))
         wait_until(lambda: self.site.ready(pool) == count, 20, f"that {pool} gives back {count}")
@@ -98,7 +105,7 @@ class Fleet:
     def second(self) -> CeleryWorker:
         """A worker that runs what the others have left."""
         return self.site.worker(
-            pool="threads", concurrency=4, queues=self.pools, settings={"worker_disable_rate_limits": True}
+            pool="threads", concurrency=4, queues=POOLS, settings={"worker_disable_rate_limits": True}
         )
 
     def ran_in(self, labels: Sequence[str]) -> set[int]:
@@ -111,27 +118,72 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-def test_what_has_not_begun_runs_elsewhere_while_the_others_run(site: Installation, gate: Path) -> None:
-    fleet = Fleet(site, gate, POOLS)
-    fleet.signal(TERM)
-    at_once = [pool for pool in POOLS if pool != "solo"]
-    began = time.monotonic()
-    for pool in at_once:
+def _check(
+    fleet: Fleet, second: CeleryWorker, again: Sequence[str] = (), gave_back: Sequence[str] = POOLS
+) -> None:
+    """Everything runs once, but for what runs *again*. What had waited runs in the *second* worker, if it is
+    of the pools that *gave_back*."""
+    site = fleet.site
+    wait_until(lambda: not any(site.ready(pool) + site.unacked(pool) for pool in POOLS), 30, "acks")
+    assert site.ledger.run_twice() == dict.fromkeys(again, 2)
+    assert set(site.ledger.ended()) >= {label for pool in POOLS for label in fleet.waiting(pool)}
+    assert fleet.ran_in([label for pool in gave_back for label in fleet.waiting(pool)]) == {second.pid}
+
+
+def test_what_has_not_begun_runs_elsewhere_while_the_rest_runs_on(site: Installation, gate: Path) -> None:
+    fleet = Fleet(site, gate)
+    fleet.signal(signal.SIGTERM)
+    for pool in BESIDE_TASKS:
         fleet.wait_given_back(pool)
-        print(pool, time.monotonic() - began)
     second = fleet.second()
-    waiting = [label for pool in at_once for label in fleet.waiting(pool)]
-    site.wait_ended(waiting)
-    assert site.ledger.run_twice() == {}
-    assert fleet.ran_in(waiting) == {second.pid}
-    # The others still run.
+    site.wait_ended([label for pool in BESIDE_TASKS for label in fleet.waiting(pool)])
     assert all(worker.running for worker in fleet.workers.values())
     gate.touch()
-    for worker in fleet.workers.values():
-        wait_until(lambda worker=worker: not worker.running, 30, "its end")
-    everything = [label for pool in POOLS for label in (*fleet.waiting(pool), *fleet.running(pool))]
-    site.wait_ended(everything)
-    wait_until(lambda: not any(map(site.unacked, POOLS)), 20, "acks")
-    assert site.ledger.run_twice() == {}
-    assert fleet.ran_in(fleet.waiting("solo")) == {second.pid}
-    assert not any(map(site.ready, POOLS))
+    fleet.wait_ended(*POOLS)
+    _check(fleet, second)
+    assert set(site.ledger.ended()) >= {label for pool in POOLS for label in fleet.running(pool)}
+
+
+@pytest.mark.thorough
+def test_remote_control_asks_for_the_end(site: Installation, gate: Path) -> None:
+    """With greenlets, Celery raises an exception where its loop waits for a place in the pool."""
+    fleet = Fleet(site, gate)
+    fleet.producer.control.shutdown()
+    for pool in BESIDE_TASKS:
+        fleet.wait_given_back(pool)
+    gate.touch()
+    fleet.wait_ended(*POOLS)
+    # After its task, a solo worker may begin others before it reads what it was told.
+    _check(fleet, fleet.second(), gave_back=BESIDE_TASKS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("second", ["SIGTERM", "SIGQUIT"])
+def test_a_second_signal(site: Installation, gate: Path, second: str) -> None:
+    """What it cuts off runs again if it is acked late. A thread cannot be cut off."""
+    fleet = Fleet(site, gate, ENDED_AT_ONCE)
+    fleet.signal(signal.SIGTERM)
+    for pool in BESIDE_TASKS:
+        fleet.wait_given_back(pool)
+    fleet.signal(signal.Signals[second])
+    if second == "SIGQUIT":
+        fleet.wait_ended(*KILLED)
+    gate.touch()
+    fleet.wait_ended(*POOLS)
+    again = [fleet.running(pool)[0] for pool in KILLED] if second == "SIGQUIT" else []
+    _check(fleet, fleet.second(), again)
+    whole = {label for pool in POOLS for label in fleet.running(pool)[: None if not again else 1]}
+    assert set(site.ledger.ended()) >= whole
+
+
+@pytest.mark.thorough
+def test_a_worker_that_is_told_to_end_at_once(site: Installation, gate: Path) -> None:
+    fleet = Fleet(site, gate, ENDED_AT_ONCE)
+    fleet.signal(signal.SIGQUIT)
+    fleet.wait_ended(*KILLED)
+    gate.touch()
+    fleet.wait_ended(*POOLS)
+    again = [fleet.running(pool)[0] for pool in KILLED]
+    # Before 5.7, Celery runs what its threads have got.
+    gave_back = POOLS if celery.VERSION >= (5, 7) else KILLED
+    _check(fleet, fleet.second(), again, gave_back)
