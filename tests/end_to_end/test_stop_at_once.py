@@ -13,7 +13,7 @@ from pathlib import Path
 import celery
 import pytest
 
-from tests.end_to_end.installation import Installation
+from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.celery_worker import CeleryWorker
 from tools.harness.process import wait_until
 
@@ -187,3 +187,47 @@ def test_a_worker_that_is_told_to_end_at_once(site: Installation, gate: Path) ->
     # Before 5.7, Celery runs what its threads have got.
     gave_back = POOLS if celery.VERSION >= (5, 7) else KILLED
     _check(fleet, fleet.second(), again, gave_back)
+
+
+def test_what_redis_refuses_to_take_back_never_begins_and_goes_back_later(
+    site: Installation, gate: Path
+) -> None:
+    worker = site.worker(pool="threads", prefetch_multiplier=4, expected="Could not give messages back")
+    producer = site.producer()
+    producer.send_task("work_late", ["running"], kwargs={"gate": str(gate)})
+    site.wait_started("running")
+    for number in range(3):
+        producer.send_task("work_late", [f"waiting {number}"])
+    wait_until(lambda: site.unacked() == 4, 20, "that the worker has all")
+    os.kill(worker.pid, signal.SIGSTOP)
+    # What goes back goes to a list of this name.
+    site.redis.execute_command("SET", QUEUE, "no list")
+    os.kill(worker.pid, signal.SIGTERM)
+    os.kill(worker.pid, signal.SIGCONT)
+    wait_until(lambda: "Could not give messages back" in worker.log(), 20, "the refusal")
+    site.redis.execute_command("DEL", QUEUE)
+    gate.touch()
+    wait_until(lambda: not worker.running, 30, "its end")
+    assert (site.ready(), site.unacked()) == (3, 0)
+    assert site.ledger.ended() == ["running"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_a_worker_has_received_of_a_cancelled_queue_runs_in_it(
+    site: Installation, gate: Path, pool: str
+) -> None:
+    """As with ``redis://``. The worker goes on, so nothing has to be given to others."""
+    worker = site.worker(pool=pool, prefetch_multiplier=4)
+    producer = site.producer()
+    labels = ["running", "first", "second", "third"]
+    for label in labels:
+        producer.send_task("work_late", [label], kwargs={"gate": str(gate)})
+    wait_until(lambda: site.unacked() == 4, 20, "that the worker has all")
+    site.wait_started("running")
+    producer.control.cancel_consumer(QUEUE)
+    wait_until(lambda: f"Canceling queue {QUEUE}" in worker.log(), 20, "that it has heard")
+    producer.send_task("work_late", ["for others"])
+    gate.touch()
+    site.wait_ended(labels)
+    wait_until(lambda: (site.unacked(), site.ready()) == (0, 1), 20, "the acks")
+    assert site.ledger.started() == labels
