@@ -15,7 +15,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door, note_given_up
-from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, is_exit, message_of, note_job
+from kombu_redisdelay.transport.tasks import forget_task, is_end_of_greenlet, message_of, note_job
 
 #: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
@@ -152,17 +152,17 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
 
         done = partial(tried, time_limit, finish)
         late = timeout_callback and partial(tried, (), timeout_callback)
-        try:
-            applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
-        except BaseException as exc:
-            if is_exit(exc) and not has_futures:
-                # It has waited for a place.
-                note_given_up(message)
-            raise
         if has_futures:
+            applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
             message.future = applied.f
-        elif door.is_shut:
-            _send_away(consumer.pool, message)
+            return applied
+        # Until there is a place for its greenlet, the task is outside.
+        message.is_let_in = False
+        applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        if door.is_shut:
+            _send_away(consumer.pool)
+        else:
+            message.is_let_in = True
         return applied
 
     extended.extends_celery = True  # type: ignore[attr-defined]
@@ -170,8 +170,9 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
 
 
 def add_a_place(pool: Any) -> None:
-    """Add a place to a *pool* of greenlets, so that those that wait for one come forward, one after the
-    other: each is sent away if the door is shut. A signal handler may call this."""
+    """Add a place to a *pool* of greenlets. If the door is shut, all that wait for one come forward, one
+    after the other, and each is sent away. The loop of the worker may be among them. A signal handler may
+    call this."""
     module = _module_of(pool)
     if module in ("gevent", "eventlet"):
         # As `grow()` does it from Celery 5.7 on. Before, it wakes nobody.
@@ -179,11 +180,10 @@ def add_a_place(pool: Any) -> None:
         (pool._pool._semaphore if module == "gevent" else pool._pool.sem).release()
 
 
-def _send_away(pool: Any, message: virtual.Message) -> None:
-    """Keep a task from beginning that has waited for a place until the worker was told to stop. It has one
-    now, and its greenlet, the latest of the *pool*, has not run yet."""
+def _send_away(pool: Any) -> None:
+    """Keep the task from beginning that has just got a place in a *pool* of greenlets. Its greenlet, the
+    latest one, has not run yet."""
     next(reversed(pool._pool_map.values())).kill()
-    note_given_up(message)
 
 
 def _time_limit(consumer: Any, options: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +25,10 @@ BESIDE_TASKS = ("prefork", "threads", "gevent", "eventlet")
 KILLED = ("prefork", "gevent", "eventlet", "solo")
 #: What Celery logs then.
 ENDED_AT_ONCE = "Traceback|WorkerTerminate|Switch|Terminated"
-#: Seconds. What is published with a countdown in this protocol waits in the worker, as with ``redis://``.
-COUNTDOWN = 6
-PREFETCHED = 6
+#: Seconds. What is published with a countdown in the old protocol waits in the worker, as with ``redis://``.
+#: When the first is over, it waits for a place of the pool. The second is not over yet.
+COUNTDOWNS = {"due": 1, "countdown": 6}
+PREFETCHED = 4
 
 
 class Fleet:
@@ -60,8 +62,8 @@ class Fleet:
 
     def waiting(self, pool: str) -> list[str]:
         prefetched = [f"prefetched {number}" for number in range(PREFETCHED)]
-        names = ("limited early", "limited late", "countdown early", "countdown late", *prefetched)
-        return [f"{pool} {name}" for name in names]
+        others = [f"{what} {ack}" for what in ("limited", *COUNTDOWNS) for ack in ("early", "late")]
+        return [f"{pool} {name}" for name in (*others, *prefetched)]
 
     def _publish(self) -> None:
         for pool in POOLS:
@@ -72,24 +74,32 @@ class Fleet:
         for pool in POOLS:
             self._send("limited", pool, "limited early")
             self._send("limited_late", pool, "limited late")
-            for ack, task in (("early", "work"), ("late", "work_late")):
-                self._old_producer.send_task(
-                    task, [f"{pool} countdown {ack}"], queue=pool, countdown=COUNTDOWN
-                )
+            for what, seconds in COUNTDOWNS.items():
+                for ack, task in (("early", "work"), ("late", "work_late")):
+                    self._old_producer.send_task(
+                        task, [f"{pool} {what} {ack}"], queue=pool, countdown=seconds
+                    )
             for ack, task in (("late", "work_late"), ("early", "work"))[: self.places(pool)]:
                 self._send(task, pool, f"running {ack}", gate=str(self.gate))
+        due = time.monotonic() + COUNTDOWNS["due"]
         self.site.wait_started(*(label for pool in POOLS for label in self.running(pool)))
         for pool in POOLS:
             for number in range(PREFETCHED):
                 self._send("work_late" if number % 2 else "work", pool, f"prefetched {number}")
         # A worker with greenlets, or one that runs its task itself, may have left some in Redis.
         wait_until(lambda: all(map(self._is_full, POOLS)), 20, "that the workers have taken them")
+        wait_until(lambda: time.monotonic() > due, 20, "that some are due")
 
     def _send(self, task: str, pool: str, name: str, **kwargs: str) -> None:
         self.producer.send_task(task, [f"{pool} {name}"], kwargs=kwargs, queue=pool)
 
     def _is_full(self, pool: str) -> bool:
-        return self.site.unacked(pool) > 4 + self.places(pool) or pool in ("gevent", "eventlet", "solo")
+        # One that runs is acked early.
+        return self.site.unacked(pool) == len(self.waiting(pool)) + 1 or pool in (
+            "gevent",
+            "eventlet",
+            "solo",
+        )
 
     def signal(self, number: int) -> None:
         for worker in self.workers.values():
