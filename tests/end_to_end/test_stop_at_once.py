@@ -27,7 +27,7 @@ KILLED = ("prefork", "gevent", "eventlet", "solo")
 ENDED_AT_ONCE = "Traceback|WorkerTerminate|Switch|Terminated"
 #: Seconds. What is published with a countdown in the old protocol waits in the worker, as with ``redis://``.
 #: When the first is over, it waits for a place of the pool. The second is not over yet.
-COUNTDOWNS = {"due": 1, "countdown": 6}
+COUNTDOWNS = {"due": 1, "countdown": 4}
 PREFETCHED = 4
 
 
