@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import ref
@@ -206,24 +206,35 @@ class Channel(PublishingChannel):
             logger.debug("Could not maintain the queues now: %s", exc)
             return False
 
-    def give_back_all(self) -> None:
-        """Give back every message. Messages that no callback has seen go first, and go back unchanged, as if
-        they had never been taken."""
+    def stop_taking(self) -> None:
+        """Take nothing more, after all consumers were cancelled. What is on its way goes back."""
+        self._finish_taking()
+        # Otherwise this channel might be told that there are messages again, instead of another one.
+        self.intake.close()
+
+    def give_back_all(self, keep: Collection[str] = (), *, is_end: bool = True) -> bool:
+        """Give back every message but those with the delivery tags in *keep*. Messages that no callback has
+        seen go first, and go back unchanged, as if they had never been taken. Returns whether the server has
+        done that.
+
+        Arguments:
+            is_end: whether the channel is about to end. Then a server that refuses is waited for.
+        """
         if self._consumer is None or not self._consumer.is_ours:
-            return
+            return True
         self._finish_taking()
         # Use new connections. If the old one is half-open, giving back over it would wait for seconds and
         # then fail, and the messages would only return when the lease ends.
         self._consumer.disconnect()
         self._has_given_back = False
         unseen, consumer = self.intake.cancel_all(), self._consumer
-        with _leaving_it_to_the_lease():
-        unseen, consumer = self.intake.cancel_all(), self._consumer
         crashed = self.is_workers and is_crash()
+        settle = patiently if is_end else _once
         with _leaving_it_to_the_lease():
-            patiently(lambda: consumer.put_back(unseen))
-            patiently(lambda: consumer.give_back_all(crashed=crashed))
+            settle(lambda: consumer.put_back(unseen))
+            settle(lambda: consumer.give_back_all(keep, crashed=crashed))
             self._has_given_back = True
+        return self._has_given_back
 
     def _finish_taking(self) -> None:
         """Read the reply of a take that is on its way. The server may already have handed out messages for
@@ -416,6 +427,10 @@ class Channel(PublishingChannel):
                 OrphanKeeper(consumer, {}, self.qos.fail).start()
         if self._store is not None:
             self._store.disconnect()
+
+
+def _once(settle: Callable[[], object]) -> None:
+    settle()
 
 
 @contextmanager

@@ -341,7 +341,9 @@ class Intake:
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
             if is_exit(exc) or not is_workers:
-                self._channel.qos.fail(delivery.tag)
+                # If it has only waited for a place in the pool, something else has asked for the end.
+                if getattr(waiting.message, "is_let_in", True):
+                    self._channel.qos.fail(delivery.tag)
                 raise
             self._channel.qos.has_failed(waiting.message)
 

@@ -91,6 +91,7 @@ class Poller(redis.MultiChannelPoller):
         self._may_miss_room = False
         self._is_looking_again = False
         self._is_interrupted = False
+        self._is_over = False
 
     @property
     def is_mine(self) -> bool:
@@ -107,6 +108,12 @@ class Poller(redis.MultiChannelPoller):
         """Let the thread that polls do something else: ``drain_events`` returns. Any thread may call this."""
         self._is_interrupted = True
         self._wake()
+
+    def deliver_nothing_more(self) -> None:
+        """The worker that polls is told to stop: ``drain_events`` returns at once from now on. A signal
+        handler may call this."""
+        self._is_over = True
+        self.interrupt()
 
     def _wake(self) -> None:
         # Read once: another thread may be closing it.
@@ -244,6 +251,8 @@ class Poller(redis.MultiChannelPoller):
         Raises:
             Empty: no message came within *timeout* seconds, or another event ended the wait early.
         """
+        if self._is_over:
+            return
         self._in_protected_read = True
         try:
             if self._deliver_one():
@@ -353,7 +362,7 @@ class Poller(redis.MultiChannelPoller):
         In a solo worker, a delivery runs the task. Before the next one, Celery must see that it is to end.
         """
         until = monotonic() + LONGEST_TURN
-        while channel.intake.can_deliver:
+        while channel.intake.can_deliver and not self._is_over:
             channel.intake.deliver_one()
             if monotonic() > until:
                 # The next turn delivers the rest, at once.

@@ -13,7 +13,8 @@ from typing import Any
 from kombu.transport import virtual
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.tasks import forget_task, forget_unstarted, is_end_of_greenlet
+from kombu_redisdelay.transport.door import Door, note_given_up
+from kombu_redisdelay.transport.tasks import forget_task, forget_unstarted, is_end_of_greenlet, message_of
 
 #: Where Celery has its pools, each in a module.
 _POOLS = "celery.concurrency."
@@ -23,12 +24,16 @@ LOOKS = 50
 LOOK_EVERY = 0.05
 
 
-def forget_nothing(consumer: Any) -> None:
-    """Extend the pool of Celery's *consumer*. Calling it again changes nothing."""
+def forget_nothing(consumer: Any, door: Door) -> None:
+    """Extend the pool of Celery's *consumer*. Calling it again changes nothing.
+
+    Arguments:
+        door: of the same worker.
+    """
     pool = consumer.pool
     module = _module_of(pool)
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
-        pool.on_apply = _told_of_escapes(pool.on_apply, consumer)
+        pool.on_apply = _told_of_escapes(pool.on_apply, consumer, door)
     # A pool that was restarted is another one.
     if module == "prefork" and consumer.hub and not hasattr(pool._pool.maintain_pool, "extends_celery"):
         pool._pool.maintain_pool = _looking_again(pool._pool.maintain_pool, pool._pool, consumer.hub)
@@ -85,7 +90,7 @@ def _module_of(pool: Any) -> str:
     return next((name[len(_POOLS) :] for name in modules if name.startswith(_POOLS)), "")
 
 
-def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..., Any]:
+def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) -> Callable[..., Any]:
     """In place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
 
     Celery loses an exception that leaves it. There is one when a hook of the task raises, such as
@@ -96,6 +101,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
 
     pool = consumer.pool
     limit = _time_limit(pool)
+    has_futures = _module_of(pool) == "thread"
 
     @wraps(on_apply)
     def extended(
@@ -152,10 +158,38 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any) -> Callable[..
 
         done = partial(tried, time_limit, finish)
         late = timeout_callback and partial(tried, (), timeout_callback)
-        return on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        if has_futures:
+            applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+            message.future = applied.f
+            return applied
+        # Until there is a place for its greenlet, the task is outside.
+        message.is_let_in = False
+        applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
+        if door.is_shut:
+            _send_away(consumer.pool)
+        else:
+            message.is_let_in = True
+        return applied
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
+
+
+def add_a_place(pool: Any) -> None:
+    """Add a place to a *pool* of greenlets. If the door is shut, all that wait for one come forward, one
+    after the other, and each is sent away. The loop of the worker may be among them. A signal handler may
+    call this."""
+    module = _module_of(pool)
+    if module in ("gevent", "eventlet"):
+        # As `grow()` does it from Celery 5.7 on. Before, it wakes nobody.
+        pool._pool.size += 1
+        (pool._pool._semaphore if module == "gevent" else pool._pool.sem).release()
+
+
+def _send_away(pool: Any) -> None:
+    """Keep the task from beginning that has just got a place in a *pool* of greenlets. Its greenlet, the
+    latest one, has not run yet."""
+    next(reversed(pool._pool_map.values())).kill()
 
 
 def _time_limit(pool: Any) -> Any:
@@ -268,6 +302,8 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
             # A task that was taken back still names a process.
             if job in waiting or not (job._write_to or job._accepted):
                 job.discard()
+                if (message := message_of(job)) is not None:
+                    note_given_up(message)
         pool.outbound_buffer.clear()
         forget_unstarted()
         for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):

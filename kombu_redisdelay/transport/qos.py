@@ -16,6 +16,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.message import message_id, which
 from kombu_redisdelay.broker.options import ISOLATED_FOR
+from kombu_redisdelay.transport.door import keep_from_beginning
 from kombu_redisdelay.transport.tasks import (
     failure,
     forget_task,
@@ -248,6 +249,24 @@ class QoS(virtual.QoS):
             for consumer_tag in list(self.channel._consumers):
                 self.channel._basic_cancel(consumer_tag)
             self.restore_unacked()
+
+    def give_back_unbegun(self) -> None:
+        """Give back the messages whose task has not begun, in a Celery worker that stops. It never begins in
+        this worker, even if Redis cannot be reached: then the messages go back when the channel is closed.
+
+        The door is shut, and the channel takes nothing more.
+        """
+        held = {tag: self._delivered.get(tag) for tag in list(self._queues)}
+        unbegun = {tag: message for tag, message in held.items() if keep_from_beginning(message)}
+        if not unbegun:
+            return
+        # kombu's words: programs may search logs for them.
+        logger.info("Restoring %d unacknowledged message(s)", len(unbegun))
+        if self.channel.give_back_all(held.keys() - unbegun.keys(), is_end=False):
+            for tag, message in unbegun.items():
+                self._forget(tag)
+                assert message is not None
+                message._state = "REQUEUED"
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Recover the messages of lost consumers. kombu's poller calls this."""

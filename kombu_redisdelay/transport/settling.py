@@ -40,6 +40,8 @@ def _on_task_received(sender: Any = None, request: Any = None, **kwargs: Any) ->
     message: Any = getattr(request, "message", None)
     if not isinstance(getattr(message, "channel", None), Channel):
         return
+    # Not its property: each task comes here. Not the request either: it refers to the message.
+    message.received_as = request._task
     for settle, method, ours in (
         (request.on_ack, message.ack_log_error, _ack),
         (request.on_reject, message.reject_log_error, _reject),

@@ -43,6 +43,11 @@ def started_tasks(messages: Mapping[str, virtual.Message]) -> set[str]:
     return {tag for tag, message in messages.items() if id(message) in started}
 
 
+def message_of(job: Any) -> Any:
+    """The message of a *job* of the prefork pool; ``None`` if it has none."""
+    return getattr(getattr(job._accept_callback, "__self__", None), "message", None)
+
+
 def tasks_that_ended_the_worker(messages: Mapping[str, virtual.Message]) -> set[str]:
     """The delivery tags of the messages whose task has raised an exception that Celery does not count as the
     end of a task, such as ``SystemExit`` in a greenlet.

@@ -20,6 +20,7 @@ from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.failures import consumes_over, end_returned, keep_failures, keep_unended
 from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
@@ -27,6 +28,7 @@ from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import UnknownError, as_worker, may_wait
+from kombu_redisdelay.transport.stopping import Stop
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -176,11 +178,13 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
         if _mark(self.connection):
             controller, process = self.controller, self.controller._process_task
             if not hasattr(process, "extends_celery"):
+                door = Door(process)
                 # If there is a semaphore, it calls this one when the pool has room.
-                controller._process_task = _processing(process, controller)
+                controller._process_task = _processing(process, controller, door)
+                Stop(self, door)
             if self.on_task_request == process:
                 self.on_task_request = controller._process_task
-            forget_nothing(self)
+            forget_nothing(self, controller._process_task.door)
             want_outcomes(options_of(self.connection))
             watch_pool(self.pool)
         return update_strategies(self, *args, **kwargs)
@@ -189,14 +193,17 @@ def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
     return extended
 
 
-def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., Any]:
+def _processing(process: Callable[..., Any], controller: Any, door: Door) -> Callable[..., Any]:
     """In place of a controller's ``_process_task``, which hands a task to the pool. It is called in the
     callback of the message, but also by a timer, or by the result of another task."""
 
     @wraps(process)
-    def extended(request: Any, *args: Any, **kwargs: Any) -> Any:
+    def extended(request: Any) -> Any:
+        # Not its property: each task comes here. First the mark, in whatever thread this is: who shuts the
+        # door sees the mark, or this sees that it is shut.
+        request._message.is_let_in = True
         try:
-            return process(request, *args, **kwargs)
+            return door.let_in(request)
         except BaseException as exc:
             channel = request.message.channel
             if is_exit(exc) or note_end_of_the_loop(exc) or not isinstance(channel, Channel):
@@ -215,6 +222,7 @@ def _processing(process: Callable[..., Any], controller: Any) -> Callable[..., A
             return None
 
     extended.extends_celery = True  # type: ignore[attr-defined]
+    extended.door = door  # type: ignore[attr-defined]
     return extended
 
 

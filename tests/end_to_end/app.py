@@ -56,6 +56,17 @@ def work_late(self: Any, label: str, seconds: float = 0, gate: str | None = None
     return _work(self.request, label, seconds, gate)
 
 
+@app.task(name="limited", bind=True, rate_limit="1/h")
+def limited(self: Any, label: str) -> str:
+    """A worker begins one, and keeps the others for an hour, unless it is told to stop."""
+    return _work(self.request, label, 0, None)
+
+
+@app.task(name="limited_late", bind=True, rate_limit="1/h", acks_late=True)
+def limited_late(self: Any, label: str) -> str:
+    return _work(self.request, label, 0, None)
+
+
 @app.task(name="block", bind=True)
 def block(self: Any, label: str) -> None:
     """Keep the thread for good, as an extension module may: no greenlet runs meanwhile."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from importlib.util import find_spec
+from pathlib import Path
 
-from celery.worker import WorkController, loops, state, strategy
+from celery.apps import worker as apps_worker
+from celery.bootsteps import Blueprint
+from celery.concurrency import thread
+from celery.worker import WorkController, components, loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.events import Events
 from celery.worker.consumer.tasks import Tasks
 from celery.worker.heartbeat import Heart
 from celery.worker.pidbox import gPidbox
 from celery.worker.request import Request, create_request_cls
+from gevent.pool import Pool as GeventPool
 
 
 def test_strategies_are_made_when_the_worker_has_connected() -> None:
@@ -89,3 +95,58 @@ def test_each_end_of_a_task_comes_to_a_method_of_its_request() -> None:
     assert "self._announce_revoked(" in inspect.getsource(Request.revoked)
     parameters = inspect.signature(Request._announce_revoked).parameters
     assert list(parameters) == ["self", "reason", "terminated", "signum", "expired"]
+
+
+def test_a_consumer_is_closed_when_the_worker_stops_and_only_then() -> None:
+    assert "self.on_close()" in inspect.getsource(Blueprint.close)
+    assert "on_close=self.on_close," in inspect.getsource(Consumer.__init__)
+    # This is not what we extend.
+    assert "self.on_close()" in inspect.getsource(Consumer.start)
+    source = inspect.getsource(Blueprint.stop)
+    assert source.index("self.close(parent)") < source.index("self.restart(")
+    assert "self.pool.flush()" in inspect.getsource(Consumer.on_close)
+
+
+def test_a_signal_is_told_of_under_the_name_of_the_consumer() -> None:
+    source = inspect.getsource(apps_worker._shutdown_handler)
+    told = source.partition("signals.worker_shutting_down.send(")[2]
+    assert told.strip().startswith("sender=worker.hostname,")
+    assert "hostname=w.hostname," in inspect.getsource(components.Consumer.create)
+
+
+def test_a_task_is_received_before_it_can_begin() -> None:
+    source = inspect.getsource(strategy.default)
+    received = source.index("signals.task_received.send(sender=consumer, request=req)")
+    for begins in ("limit_task(", "limit_post_eta,", "apply_eta_task,", "handle(req)"):
+        assert received < source.rindex(begins)
+    made = inspect.getsource(Request.__init__)
+    assert "self._message = message" in made
+    assert "self._task = task or " in made
+
+
+def _source(package: str, file: str) -> str:
+    """The text of a module that is not imported: eventlet warns of all that was imported before it."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).with_name(file).read_text()
+
+
+def test_a_task_that_has_a_place_among_the_greenlets_has_not_run_yet() -> None:
+    """Its greenlet is the latest in the map."""
+    for pool in ("gevent", "eventlet"):
+        source = _source("celery.concurrency", f"{pool}.py")
+        assert source.index("greenlet = self._quick_put(") < source.index("self._add_to_pool_map(")
+        assert "self._quick_put = self._pool.spawn" in source
+        assert "self._pool_map = {}" in source
+        assert "self._pool_map[pid] = greenlet" in source
+    assert "self._semaphore.acquire(" in inspect.getsource(GeventPool.add)
+    eventlet = _source("eventlet", "greenpool.py")
+    assert "self.sem.acquire()" in eventlet
+    # It has ended when all of its places are free.
+    assert "if self.sem.balance == self.size:" in eventlet
+
+
+def test_a_pool_of_threads_returns_what_can_be_cancelled() -> None:
+    assert "return ApplyResult(f)" in inspect.getsource(thread.TaskPool.on_apply)
+    assert "self.f = future" in inspect.getsource(thread.ApplyResult.__init__)

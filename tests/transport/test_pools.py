@@ -13,6 +13,7 @@ from celery.concurrency import get_implementation
 from celery.concurrency.base import BasePool
 
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.pools import (
     LOOK_EVERY,
     LOOKS,
@@ -135,7 +136,7 @@ def test_a_time_limit_in_an_ack_is_for_the_pool(
         callback(target(*args))
 
     request = Request(error)
-    apply = _told_of_escapes(on_apply, consumer)
+    apply = _told_of_escapes(on_apply, consumer, Door(lambda request: None))
     with pytest.raises(type(error)):
         apply(lambda: "done", (), {}, request.on_success, timeout=timeout)
     assert bool(later) == looked_after

@@ -51,6 +51,7 @@ def held(site: Site) -> Any:
 def received(consumer: Loop, message: Any) -> SimpleNamespace:
     """The request that Celery makes of it."""
     request = SimpleNamespace(
+        _task=None,
         message=message,
         on_ack=promise(consumer.call_soon, (message.ack_log_error,)),
         on_reject=promise(consumer.call_soon, (message.reject_log_error,)),
@@ -157,7 +158,9 @@ def test_an_error_is_told(held: Any, caplog: pytest.LogCaptureFixture, monkeypat
 
 
 def test_another_shape_is_left_alone(held: Any) -> None:
-    request = SimpleNamespace(message=held, on_ack=held.ack_log_error, on_reject=promise(print, ("x",)))
+    request = SimpleNamespace(
+        _task=None, message=held, on_ack=held.ack_log_error, on_reject=promise(print, ("x",))
+    )
     settling._on_task_received(sender=None, request=request)
     assert request.on_ack == held.ack_log_error
     assert request.on_reject.fun is print
