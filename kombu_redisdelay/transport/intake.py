@@ -43,7 +43,7 @@ def taking_of(fetcher: SlotFetcher) -> Call:
 
 def waiting_of(fetcher: SlotFetcher) -> Call:
     """The waits of *fetcher*."""
-    return Call("to wait for messages (BZPOPMIN)", fetcher)
+    return Call("to wait for messages (BZPOPMIN)", fetcher, is_wait=True)
 
 
 class Waiting(NamedTuple):
@@ -72,7 +72,7 @@ class Intake:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._is_served = False
+        self._is_served = self._has_waited = False
         #: What a server has refused to settle, and is tried again.
         self._unsettled: list[Callable[[], object]] = []
         self.consumed = ConsumedQueues()
@@ -215,7 +215,10 @@ class Intake:
         except ResponseError as exc:
             self._bear(fetcher, exc)
         else:
-            if self.refused is not None and self.refused.any:
+            if not self._has_waited and fetcher.has_waited:
+                self._has_waited = True
+                served(self._channel.connection.broker, wait=True)
+            if self.refused is not None and self.refused.any and fetcher.has_waited:
                 self.refused.is_served(waiting_of(fetcher))
             self._keep(fetcher, taken)
         return fetcher.next_due()

@@ -39,25 +39,25 @@ UNKNOWN_FOR = 60.0
 #: Seconds between two looks whether the worker is to stop.
 LOOK_EVERY = 0.2
 
-#: Brokers that have answered a take of this process. They know its user.
-_have_served: set[Hashable] = set()
+#: Brokers that have answered this process, and whether that was a wait or a take. They know its user.
+_have_served: set[tuple[Hashable, bool]] = set()
 
 _here = local()
 
 
-def served(broker: Hashable) -> None:
-    """Note that *broker* has answered a take."""
-    _have_served.add(broker)
+def served(broker: Hashable, *, wait: bool = False) -> None:
+    """Note that *broker* has answered a take, or a *wait* for messages."""
+    _have_served.add((broker, wait))
 
 
-def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
+def may_wait(refusal: Refusal | None, broker: Hashable, *, wait: bool = False) -> bool:
     """Whether a worker waits for a server that refuses in this way. It also waits if no row is known, but not
     for ever."""
     if refusal is None:
         return True
     if refusal.then is Then.SLOT_RESTS or not refusal.is_for_a_while:
         return False
-    return not refusal.once_served or broker in _have_served
+    return not refusal.once_served or (broker, wait) in _have_served
 
 
 #: Seconds that a program which ends waits for servers that refuse its last acks, for all of them together.
@@ -126,10 +126,12 @@ class Call(NamedTuple):
     Attributes:
         what: in words, behind "refuses".
         by: whose call it is.
+        is_wait: whether it is a wait for messages.
     """
 
     what: str
     by: Hashable = None
+    is_wait: bool = False
 
 
 class Refused:
@@ -165,7 +167,7 @@ class Refused:
             ResponseError: *error*, because waiting does not help.
         """
         refusal = refusal_of(error)
-        if not may_wait(refusal, self._broker):
+        if not may_wait(refusal, self._broker, wait=call.is_wait):
             raise error
         wait = self._waits.get(call)
         if wait is None:
