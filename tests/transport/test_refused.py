@@ -265,7 +265,7 @@ class TestConnecting:
         monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.3)
         proxy.refuse(STRIKE)
         looks: list[None] = []
-        with pytest.raises(ResponseError, match="on strike"):
+        with pytest.raises(ValueError, match="not known: the disks are on strike"):
             self.connect(site, maybe_shutdown=lambda: looks.append(None))
         assert looks, "it has waited before"
 
