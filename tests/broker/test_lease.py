@@ -129,7 +129,8 @@ def test_who_holds_nothing_is_no_consumer_although_the_heartbeat_hangs(rig: Rig)
 def test_knows_since_when_it_is_served(rig: Rig, harm: str) -> None:
     """While the server refuses or is silent, no time counts in which others renew nothing."""
     with Proxy(rig.client.connection_pool.connection_kwargs["port"]) as proxy:
-        lease = lease_of(server_at(proxy.port), LEASE_MS)
+        server = SingleServer(Pool(1, host=HOST, port=proxy.port, socket_timeout=1))
+        lease = lease_of(server, LEASE_MS)
         lease.cover(QUEUE)
         wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
         assert lease.served_since == float("-inf")
