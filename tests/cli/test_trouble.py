@@ -3,6 +3,7 @@ and what to do."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from threading import Thread
@@ -19,11 +20,13 @@ from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import may_pass, why
 from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
 from kombu_redisdelay.refusals import REFUSALS
+from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site
 from tests.cli.test_exporter import exported
 from tests.cli.test_processes import Daemon
 from tests.cli.test_web import WebPage, get
 from tools.harness import trouble
+from tools.harness.celery_command import CELERY, ROOT
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
@@ -181,11 +184,18 @@ def test_why() -> None:
     assert not may_pass(ResponseError("ERR of another kind"))
 
 
-@pytest.mark.parametrize("brought", [trouble.misconf, trouble.busy, trouble.no_permission])
+@pytest.mark.parametrize(
+    ("reason", "brought"),
+    [("misconf", trouble.misconf), ("busy", trouble.busy), ("noperm", trouble.no_permission)],
+    ids=["misconf", "busy", "noperm"],
+)
 def test_a_forwarder_waits_and_goes_on(
-    site: Site, server: RedisServer, brought: trouble.Trouble, caplog: pytest.LogCaptureFixture
+    site: Site,
+    server: RedisServer,
+    reason: str,
+    brought: trouble.Trouble,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reason = {trouble.no_permission: "noperm"}.get(brought, brought.__name__)
     site.make_due(site.send(countdown=3600), -10)
     forwarded: list[Forwarded] = []
     with Access(site.app) as access:
@@ -237,3 +247,16 @@ def test_a_page_and_the_health_of_a_forwarder_while_a_script_keeps_the_server_bu
             )
         wait_until(lambda: get(health) == (200, "ok\n"), 30, "that it is well again")
         assert "Traceback" not in forward.log()
+
+
+def test_top_shows_why_there_are_no_new_numbers(site: Site, server: RedisServer) -> None:
+    site.send()
+    environment = {**os.environ, "PROJECT_BROKER": server.url(), "PYTHONPATH": str(ROOT)}
+    command = [*CELERY, "-A", "tests.cli.project", "delayed", "top", "--interval", "0.1"]
+    with PseudoTerminal(command, environment, columns=250) as terminal:
+        wait_until(lambda: terminal.shows("CONSUMERS"), 30, "that it shows the queues")
+        with trouble.busy(server):
+            wait_until(lambda: terminal.shows("SCRIPT KILL"), 30, "that it says what is wrong")
+            assert terminal.shows("Redis does not answer, these numbers are ")
+        terminal.press("q")
+        assert terminal.end() == 0
