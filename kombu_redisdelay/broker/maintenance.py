@@ -105,6 +105,8 @@ class Maintenance:
         self._fair_checked: dict[str, tuple[bytes, bytes]] = {}
         #: How many rounds were made.
         self._round = 0
+        #: How many times some queues were looked after, without an error.
+        self.done = 0
 
     def queues_have_changed(self) -> None:
         """Maintain new queues soon. The others do not come more often for it."""
@@ -128,6 +130,7 @@ class Maintenance:
             next(self._round_trips)
         except StopIteration:
             self._round_trips = None
+            self.done += 1
         except BaseException:
             self._round_trips = None
             raise

@@ -43,7 +43,7 @@ def taking_of(fetcher: SlotFetcher) -> Call:
 
 def waiting_of(fetcher: SlotFetcher) -> Call:
     """The waits of *fetcher*."""
-    return Call("to wait for messages (BZPOPMIN)", fetcher)
+    return Call("to wait for messages (BZPOPMIN)", fetcher, is_wait=True)
 
 
 class Waiting(NamedTuple):
@@ -72,7 +72,7 @@ class Intake:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._is_served = False
+        self._is_served = self._has_waited = False
         #: What a server has refused to settle, and is tried again.
         self._unsettled: list[Callable[[], object]] = []
         self.consumed = ConsumedQueues()
@@ -215,7 +215,10 @@ class Intake:
         except ResponseError as exc:
             self._bear(fetcher, exc)
         else:
-            if self.refused is not None and self.refused.any:
+            if not self._has_waited and fetcher.has_waited:
+                self._has_waited = True
+                served(self._channel.connection.broker, wait=True)
+            if self.refused is not None and self.refused.any and fetcher.has_waited:
                 self.refused.is_served(waiting_of(fetcher))
             self._keep(fetcher, taken)
         return fetcher.next_due()
@@ -403,12 +406,13 @@ class Intake:
         """Make the next round trip of *maintenance*. Returns whether it is time for another."""
         if monotonic() < self._maintains_again_at:
             return False
+        done = maintenance.done
         try:
             is_time = maintenance.round_trip(queues)
         except ResponseError as exc:
             self._maintains_again_at = monotonic() + self._refusal(MAINTAINING, exc)
             return False
-        if self.refused is not None and not is_time:
+        if self.refused is not None and maintenance.done > done:
             self.refused.is_served(MAINTAINING)
         return is_time
 

@@ -39,25 +39,25 @@ UNKNOWN_FOR = 60.0
 #: Seconds between two looks whether the worker is to stop.
 LOOK_EVERY = 0.2
 
-#: Brokers that have answered a take of this process. They know its user.
-_have_served: set[Hashable] = set()
+#: Brokers that have answered this process, and whether that was a wait or a take. They know its user.
+_have_served: set[tuple[Hashable, bool]] = set()
 
 _here = local()
 
 
-def served(broker: Hashable) -> None:
-    """Note that *broker* has answered a take."""
-    _have_served.add(broker)
+def served(broker: Hashable, *, wait: bool = False) -> None:
+    """Note that *broker* has answered a take, or a *wait* for messages."""
+    _have_served.add((broker, wait))
 
 
-def may_wait(refusal: Refusal | None, broker: Hashable) -> bool:
+def may_wait(refusal: Refusal | None, broker: Hashable, *, wait: bool = False) -> bool:
     """Whether a worker waits for a server that refuses in this way. It also waits if no row is known, but not
     for ever."""
     if refusal is None:
         return True
     if refusal.then is Then.SLOT_RESTS or not refusal.is_for_a_while:
         return False
-    return not refusal.once_served or broker in _have_served
+    return not refusal.once_served or (broker, wait) in _have_served
 
 
 #: Seconds that a program which ends waits for servers that refuse its last acks, for all of them together.
@@ -90,19 +90,33 @@ def _end_of_patience() -> float:
     return monotonic() + END_PATIENCE
 
 
+class UnknownError:
+    """How long an error that no row of the table knows has come again and again."""
+
+    def __init__(self) -> None:
+        self._said, self._since, self._latest = "", 0.0, float("-inf")
+
+    def has_lasted(self, error: RedisError) -> bool:
+        """Note *error*. Returns whether the same one has come for :data:`UNKNOWN_FOR`."""
+        said, now = re.sub(r"\d+", "#", str(error)), monotonic()
+        if said != self._said or now - self._latest > UNKNOWN_FOR:
+            self._said, self._since = said, now
+            logger.error("Redis refuses for a reason that is not known: %s", error, exc_info=error)
+        self._latest = now
+        return now - self._since > UNKNOWN_FOR
+
+
 @dataclass
 class _Wait:
     """
     Attributes:
-        said: by the server, without numbers.
         refusal: the row of the table; ``None`` if none knows the answer.
-        since: when it has said so first, seconds of the monotonic clock.
+        unknown: what no row knows.
         pause: the latest, in seconds.
     """
 
-    said: str
     refusal: Refusal | None
-    since: float
+    unknown: UnknownError
     pause: float = 0.0
 
 
@@ -112,10 +126,12 @@ class Call(NamedTuple):
     Attributes:
         what: in words, behind "refuses".
         by: whose call it is.
+        is_wait: whether it is a wait for messages.
     """
 
     what: str
     by: Hashable = None
+    is_wait: bool = False
 
 
 class Refused:
@@ -151,20 +167,16 @@ class Refused:
             ResponseError: *error*, because waiting does not help.
         """
         refusal = refusal_of(error)
-        if not may_wait(refusal, self._broker):
+        if not may_wait(refusal, self._broker, wait=call.is_wait):
             raise error
-        said, now = re.sub(r"\d+", "#", str(error)), monotonic()
         wait = self._waits.get(call)
-        if wait is None or (refusal is None and wait.said != said):
-            wait = self._waits[call] = _Wait(said, refusal, now)
+        if wait is None:
+            wait = self._waits[call] = _Wait(refusal, UnknownError())
         wait.refusal = refusal
-        if refusal is None:
-            if now - wait.since > UNKNOWN_FOR:
-                raise error
-            if not wait.pause:
-                logger.error("Redis refuses %s, for a reason that is not known", call.what, exc_info=error)
+        if refusal is None and wait.unknown.has_lasted(error):
+            raise error
         wait.pause = min(self._longest_pause, 2 * wait.pause or FIRST_PAUSE)
-        waits.begin((self, call), refusal.reason if refusal else "unknown error", told(call, error, refusal))
+        waits.begin((self, call), reason_of(refusal), told(call, error, refusal))
         return wait.pause * uniform(0.5, 1.0)
 
     def is_served(self, call: Call) -> None:
@@ -177,6 +189,11 @@ class Refused:
         for call in list(self._waits):
             del self._waits[call]
             waits.end((self, call), is_served=False)
+
+
+def reason_of(refusal: Refusal | None) -> str:
+    """The reason, as metrics and logs have it."""
+    return refusal.reason if refusal else "unknown error"
 
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
@@ -220,7 +237,7 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
     if worker is None:
         return connect()
     maybe_shutdown, longest_pause = worker
-    pause, by, is_served = 0.0, object(), False
+    pause, by, is_served, unknown = 0.0, object(), False, UnknownError()
     try:
         while True:
             try:
@@ -229,9 +246,13 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
                 return connected
             except RedisError as exc:
                 refusal = refusal_of(exc)
-                if refusal is None or not may_wait(refusal, broker):
+                if refusal is None and not isinstance(exc, ResponseError):
                     raise
-                waits.begin(by, refusal.reason, told(CONNECTING, exc, refusal))
+                if not may_wait(refusal, broker):
+                    raise
+                if refusal is None and unknown.has_lasted(exc):
+                    raise
+                waits.begin(by, reason_of(refusal), told(CONNECTING, exc, refusal))
             pause = min(longest_pause, 2 * pause or FIRST_PAUSE)
             until = monotonic() + pause * uniform(0.5, 1.0)
             while (rest := until - monotonic()) > 0:

@@ -123,6 +123,11 @@ class SlotFetcher:
         return self._sent_at is not None and self._asked_for is not None
 
     @property
+    def has_waited(self) -> bool:
+        """Whether the latest request over the poll connection was for a wake-up."""
+        return self._asked_for is None
+
+    @property
     def reserved(self) -> int:
         """How many messages may come with the reply that is expected."""
         return self._asked_for.limit if self._sent_at is not None and self._asked_for is not None else 0

@@ -26,11 +26,15 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
-from kombu_redisdelay.transport.refused import as_worker, may_wait
+from kombu_redisdelay.transport.refused import UnknownError, as_worker, may_wait
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
 logger = logging.getLogger(__name__)
+
+
+#: What a server has refused this worker while it connected, or in its loop.
+_unknown = UnknownError()
 
 
 def outlive_failures() -> None:
@@ -118,8 +122,12 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
             return start(self, consumer, *args, **kwargs)
         except ResponseError as exc:
             refusal, broker = refusal_of(exc), getattr(consumer.connection.transport, "broker", None)
-            if refusal is None or broker is None or refusal.then is Then.RAISES:
+            if broker is None or (refusal is not None and refusal.then is Then.RAISES):
                 raise
+            if refusal is None:
+                if _unknown.has_lasted(exc):
+                    raise
+                raise Refuses(f"Redis refuses: {exc}") from None
             if not may_wait(refusal, broker):
                 logger.critical(
                     "Redis refuses this worker, which ends: %s (%s)", in_a_line(exc), refusal.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
 from threading import Thread
 from typing import Any
 
@@ -182,12 +183,16 @@ def cluster_down(node: Node) -> Iterator[None]:
 def loading(server: RedisServer) -> Iterator[None]:
     """It has started again, and loads its data, for about two seconds if it has ``SLOW_TO_LOAD``. It forgets
     nothing, and must have no append-only file."""
-    fillers = [f"filler:{number}" for number in range(_FILLERS)]
-    with server.client() as client, client.pipeline(transaction=False) as pipe:
-        for name in fillers:
-            # Redis makes data smaller that repeats itself.
-            pipe.set(name, os.urandom(_FILLER_BYTES))
-        pipe.execute()
+    fillers: list[str] = []
+    with server.client() as client:
+        for name in (f"filler:{number}" for number in count()):
+            # Others are of other nodes, if it is one of a cluster.
+            with suppress(redis.exceptions.MovedError):
+                # Redis makes data smaller that repeats itself.
+                client.set(name, os.urandom(_FILLER_BYTES))
+                fillers.append(name)
+            if len(fillers) == _FILLERS:
+                break
     with suppress(redis.RedisError), asking(server) as client:
         client.shutdown(save=True)
     wait_until(lambda: not server.running, PATIENCE, "that it ends")
@@ -198,7 +203,8 @@ def loading(server: RedisServer) -> Iterator[None]:
     finally:
         wait_until(lambda: _says(server, ""), PATIENCE, "that it has loaded")
         with server.client() as client:
-            client.unlink(*fillers)
+            for name in fillers:
+                client.unlink(name)
 
 
 def _says(server: RedisServer, error: str) -> bool:

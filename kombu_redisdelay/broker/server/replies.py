@@ -59,8 +59,9 @@ def without_frames(error: ResponseError) -> ResponseError:
 #: Instead of Redis' own words, which name a script and its line.
 FULL = "the server is out of memory (maxmemory) and has refused it: nothing was done"
 
-#: Keys that an error names.
+#: Keys that an error names, and what stands before them.
 KEYS_NAMED = 3
+_WITH_KEYS = " (a script with the keys "
 
 #: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
 _OUT_OF_MEMORY = "-OOM "
@@ -71,9 +72,9 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
     if isinstance(error, OutOfMemoryError) or _OUT_OF_MEMORY in str(error):
         return OutOfMemoryError(FULL)
     refusal = refusal_of(error)
-    if refusal is not None and refusal.reason == "noperm" and keys:
+    if refusal is not None and refusal.reason == "noperm" and keys and _WITH_KEYS not in str(error):
         some = ", ".join([repr(key) for key in keys[:KEYS_NAMED]] + ["..."] * (len(keys) > KEYS_NAMED))
-        return NoPermissionError(f"{what_is_said(error)} (a script with the keys {some})")
+        return NoPermissionError(f"{what_is_said(error)}{_WITH_KEYS}{some})")
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error

@@ -14,9 +14,10 @@ _Each = TypeVar("_Each")
 
 POOLS = ("prefork", "threads", "solo", "gevent")
 #: Of ten troubles one lasts so many leases. Of twenty, one in which a worker is told to end lasts for longer
-#: than a worker is patient with its acks. The others end before a lease does.
+#: than a worker is patient with its acks. The others end before a lease does, or let another worker start in
+#: the place of one that is gone.
 LONG, STUBBORN = 2.0, 4.0
-SHORT = (0.3, 0.9)
+SHORT, WITH_A_START = (0.3, 0.9), (1.0, 1.7)
 EVERY_LONG, EVERY_STUBBORN = 10, 20
 
 
@@ -57,7 +58,8 @@ def rounds(seed: int, number: int, pools: Sequence[str], rows: Sequence[Row]) ->
     planned = []
     for each in range(number):
         row, meanwhile = next(in_turn), next(done)
-        leases = LONG if each % EVERY_LONG == EVERY_LONG - 1 else random.uniform(*SHORT)
+        usual = SHORT if meanwhile is Meanwhile.NOTHING else WITH_A_START
+        leases = LONG if each % EVERY_LONG == EVERY_LONG - 1 else random.uniform(*usual)
         if each % EVERY_STUBBORN == EVERY_STUBBORN // 2:
             leases, meanwhile = STUBBORN, Meanwhile.SIGTERM
         to_some = row.is_for_some and random.random() < 0.5
