@@ -249,7 +249,7 @@ class Forwarder:
                 reply = self._store.server.call_apart("BZPOPMIN", *wake, LONGEST_WAIT)
                 queue = reply and wake[reply[0].decode()]
             except (RedisError, OSError):
-                # `run` gets the same error, and logs it.
+                # `run` gets the same error as soon as it has something to do, and logs it.
                 self._stopped.wait(LONGEST_WAIT)
                 continue
             except Exception:

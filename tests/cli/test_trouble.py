@@ -3,20 +3,31 @@ and what to do."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import click
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.server.replies import FULL
 from kombu_redisdelay.cli import delayed
+from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import may_pass, why
+from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
 from kombu_redisdelay.refusals import REFUSALS
+from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site
+from tests.cli.test_exporter import exported
+from tests.cli.test_processes import Daemon
+from tests.cli.test_web import WebPage, get
 from tools.harness import trouble
+from tools.harness.celery_command import CELERY, ROOT
+from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
 #: Each command that reads, with the arguments that it needs. Those that run until they are stopped have tests
@@ -171,3 +182,81 @@ def test_why() -> None:
     assert why(TimeoutError()) == "TimeoutError"
     assert may_pass(ConnectionError())
     assert not may_pass(ResponseError("ERR of another kind"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "brought"),
+    [("misconf", trouble.misconf), ("busy", trouble.busy), ("noperm", trouble.no_permission)],
+    ids=["misconf", "busy", "noperm"],
+)
+def test_a_forwarder_waits_and_goes_on(
+    site: Site,
+    server: RedisServer,
+    reason: str,
+    brought: trouble.Trouble,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site.make_due(site.send(countdown=3600), -10)
+    forwarded: list[Forwarded] = []
+    with Access(site.app) as access:
+        forwarder = Forwarder(access.store, lambda: [QUEUE, "other"], forwarded.append)
+        thread = Thread(target=forwarder.run)
+        try:
+            with brought(server):
+                thread.start()
+                wait_until(lambda: list(waits.current()) == [reason], 30, "that it waits")
+                wait_until(lambda: forwarder.failing_for > LONGEST_WAIT, 30, "that no round succeeds")
+                assert thread.is_alive()
+            wait_until(lambda: site.redis.llen(QUEUE) == 1, 30, "that it is forwarded")
+            wait_until(lambda: not waits.current(), 30, "that nothing waits")
+        finally:
+            forwarder.stop()
+            thread.join(10)
+    said = [record.getMessage() for record in caplog.records if record.name == waits.__name__]
+    assert said[0].startswith("Redis refuses to forward what is due: ")
+    assert re.fullmatch(rf"Redis serves this process again, after [\d.]+ s \({reason}\)\.", said[-1])
+    assert len(said) == 2
+
+
+def test_an_exporter_says_why_it_tells_nothing(
+    site: Site, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.send()
+    with trouble.misconf(server):
+        assert exported(site)["redisdelay_up", ""] == 1
+        assert exported(site)['redisdelay_queue_messages{state="ready"}', QUEUE] == 1
+    with trouble.busy(server):
+        assert exported(site) == {("redisdelay_up", ""): 0}
+    [said] = (record.getMessage() for record in caplog.records if record.name.endswith(".exporter"))
+    assert re.match("Cannot read the queues: a script keeps Redis busy.*SCRIPT KILL.*BUSY", said)
+
+
+def test_a_page_and_the_health_of_a_forwarder_while_a_script_keeps_the_server_busy(
+    server: RedisServer,
+) -> None:
+    with Daemon(server, "forward", "--health-port", "0", ready="health check") as forward:
+        [health] = re.findall(r"http://\S+", forward.log())
+        with trouble.busy(server), WebPage(server) as page:
+            # It may begin meanwhile.
+            assert "Redis does not serve the page yet, as it says until then: " in page.log()
+            assert get(page.url)[0] == 503
+            wait_until(lambda: get(health)[0] == 503, 30, "that it is not well")
+            told = get(health)[1]
+            assert re.fullmatch(
+                r"For \S+, Redis has refused to forward what is due: .*SCRIPT KILL.*BUSY.*\n", told
+            )
+        wait_until(lambda: get(health) == (200, "ok\n"), 30, "that it is well again")
+        assert "Traceback" not in forward.log()
+
+
+def test_top_shows_why_there_are_no_new_numbers(site: Site, server: RedisServer) -> None:
+    site.send()
+    environment = {**os.environ, "PROJECT_BROKER": server.url(), "PYTHONPATH": str(ROOT)}
+    command = [*CELERY, "-A", "tests.cli.project", "delayed", "top", "--interval", "0.1"]
+    with PseudoTerminal(command, environment, columns=250) as terminal:
+        wait_until(lambda: terminal.shows("CONSUMERS"), 30, "that it shows the queues")
+        with trouble.busy(server):
+            wait_until(lambda: terminal.shows("SCRIPT KILL"), 30, "that it says what is wrong")
+            assert terminal.shows("Redis does not answer, these numbers are ")
+        terminal.press("q")
+        assert terminal.end() == 0

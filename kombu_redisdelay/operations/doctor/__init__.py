@@ -63,7 +63,7 @@ def examine(access: Access, queues: Sequence[str] = (), *, with_permissions: boo
     servers += check_refusals([one for one in store.server.servers() if one.address not in silent])
     try:
         return [*servers, *_check_rest(access, queues, silent, with_permissions)]
-    except (ConnectionError, TimeoutError) as exc:
+    except RedisError as exc:
         if not store.server.has_slots:
             raise
         return [*servers, wrong("cluster", f"the rest could not be checked: {exc}", _START_THEM)]
@@ -90,7 +90,7 @@ def _check_rest(
         found = f"only those that are named, or that the app declares, are checked: {exc}"
         findings.append(warning("queues", found, "See the permissions."))
         used = set(queues)
-    except (ConnectionError, TimeoutError) as exc:
+    except RedisError as exc:
         if not store.server.has_slots:
             raise
         found = (
@@ -159,6 +159,13 @@ def _check_servers(access: Access) -> Iterator[Finding]:
         except (ConnectionError, TimeoutError) as exc:
             silent = wrong(_CONNECTION, f"it does not answer: {exc}", "Its queues wait until it is back.")
             yield replace(silent, server=one.address)
+        except ResponseError as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or not refusal.is_for_a_while:
+                raise
+            yield replace(
+                wrong(_CONNECTION, f"it refuses: {exc}", sentence(refusal.hint)), server=one.address
+            )
 
 
 def _as_far_as_allowed(check: str, findings: Iterator[Finding]) -> Iterator[Finding]:
