@@ -82,6 +82,12 @@ class Database(ABC):
     def tick(self) -> None:
         """Let a few microseconds of the server's time pass, which change nothing else."""
 
+    def end_millisecond(self) -> None:
+        """Wait until the clock shows another one, unless it stands still."""
+        before = self.now_ms()
+        while self.now_ms() == before:
+            pass
+
 
 class FakeDatabase(Database):
     """fakeredis, on a clock that stands still."""
@@ -98,6 +104,9 @@ class FakeDatabase(Database):
 
     def tick(self) -> None:
         self._now += 37e-6
+
+    def end_millisecond(self) -> None:
+        pass
 
     @contextmanager
     def clock(self) -> Iterator[None]:
@@ -170,6 +179,7 @@ def _move_times(client: Any, ms: int) -> None:
             for member in client.zrange(key, 0, -1):
                 client.zincrby(key, -by, member)
     _move_waiting(client, ms)
+    _move_holders(client, ms)
     for key in client.scan_iter("*:control"):
         if client.hexists(key, "full_at_us"):
             client.hincrby(key, "full_at_us", -ms * 1000)
@@ -194,6 +204,19 @@ def _move_waiting(client: Any, ms: int) -> None:
         for index, value in enumerate(client.lrange(key, 0, -1)):
             if b'"redisdelay-unknown"' in value:
                 client.lset(key, index, earlier(value, member, 1))
+
+
+def _move_holders(client: Any, ms: int) -> None:
+    """The same for messages that hold a unique key: since when, and when they expire."""
+
+    def earlier(match: re.Match[bytes]) -> bytes:
+        # 0 is never.
+        since, expires = int(match[2]) - ms, int(match[3]) and max(1, int(match[3]) - ms)
+        return b"%b %d %d " % (match[1], since, expires)
+
+    for key in client.scan_iter("*:unique", _type="hash"):
+        for field, value in client.hgetall(key).items():
+            client.hset(key, field, re.sub(rb"(?<![^\x1e])([rsa]\d+) (\d+) (\d+) ", earlier, value))
 
 
 @contextmanager

@@ -313,6 +313,8 @@ class UniqueMachine(RuleBasedStateMachine):
 
     @rule(step=steps)
     def a_stock_worker_takes(self, step: int) -> None:
+        # What became ready in the present millisecond counts as there, whatever is seen.
+        self.database.end_millisecond()
         text = self.rig.client.rpop(self.rig.store.keys("q").ready_at(step))
         if text is not None:
             self.may_be_two = True
