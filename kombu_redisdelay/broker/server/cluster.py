@@ -203,7 +203,7 @@ class ClusterServer:
             can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
             now = monotonic()
             if until is None:
-                # Not before: the first answer may have waited long to be read, in a busy process.
+                # Not before: in a busy process, the first answer may have waited long to be read.
                 until = now + patience
             if now >= until and not can_follow:
                 # The next call must not ask the same server.
