@@ -38,8 +38,11 @@ class ClusterChannel(Channel):
     keyprefix_binding_deadlines = bindings(in_slots=True) + "_deadlines"
     keyprefix_binding_permanent = bindings(in_slots=True) + "_permanent.%s"
     _nodes: Nodes | None = None
-    #: Since when a PING to the server at which the channel listens has no reply, by the monotonic clock.
-    _unheard_since: float | None = None
+    #: Since when the server at which the channel listens has said nothing, although it was sent a PING, by
+    #: the monotonic clock; and redis-py's time of the next PING, which moves with all that is read.
+    _unheard: tuple[float, float] | None = None
+    #: Whether that was too long ago at the check before.
+    _was_overdue = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._prefix = ""
@@ -120,17 +123,25 @@ class ClusterChannel(Channel):
         connection to it may be in use."""
         super().check()
         client = self.__dict__.get("subclient")
+        was_overdue, self._was_overdue = self._was_overdue, False
         if client is None or client.connection is None or client.connection._sock is None:
-            self._unheard_since = None
+            self._unheard = None
+            return
         # redis-py counts the PINGs without a reply.
-        elif not client.health_check_response_counter:
-            self._unheard_since = None
+        if not client.health_check_response_counter:
+            self._unheard = None
             self._send_ping(client)
-        elif self._unheard_since is None:
-            self._unheard_since = monotonic()
-        elif monotonic() - self._unheard_since > self.silence_limit:
-            logger.warning("Listening at another server of the cluster: this one does not answer")
-            self._stop_listening()
+            return
+        next_ping = client.connection.next_health_check
+        if self._unheard is None or self._unheard[1] != next_ping:
+            self._unheard = monotonic(), next_ping
+        elif monotonic() - self._unheard[0] > self.silence_limit:
+            # A task may have kept the thread since, and the reply waits to be read: the poll between this
+            # check and the next one reads it.
+            self._was_overdue = True
+            if was_overdue:
+                logger.warning("Listening at another server of the cluster: this one does not answer")
+                self._stop_listening()
 
     def _send_ping(self, client: Any) -> None:
         """Send a PING to the server at which the channel listens, if it has said nothing for the
@@ -143,7 +154,7 @@ class ClusterChannel(Channel):
 
     def _stop_listening(self) -> None:
         self._in_listen: Any = None
-        self._unheard_since = None
+        self._unheard, self._was_overdue = None, False
         client = self.__dict__.pop("subclient", None)
         if client is not None and client.connection is not None:
             client.connection.disconnect()

@@ -335,12 +335,11 @@ class Intake:
         try:
             consumed.callbacks[delivery.queue](waiting.message)
         except BaseException as exc:
-            is_workers = self._channel.is_workers
-            if is_workers and note_end_of_the_loop(exc):
+            if self._channel.is_workers and note_end_of_the_loop(exc):
                 raise
             # Every exception counts: also one that kombu takes for a lost connection, or that ends the
             # process.
-            if is_exit(exc) or not is_workers:
+            if is_exit(exc) or not self._channel.is_workers:
                 # If it has only waited for a place in the pool, something else has asked for the end.
                 if getattr(waiting.message, "is_let_in", True):
                     self._channel.qos.fail(delivery.tag)

@@ -29,15 +29,24 @@ _here = local()
 
 
 class _Outage(NamedTuple):
-    """Times are seconds of the monotonic clock."""
+    """Times are seconds of the monotonic clock.
+
+    Attributes:
+        began: when the first try began that was in vain.
+        tried: when the latest one began.
+        latest: when that was known to be in vain.
+    """
 
     began: float
+    tried: float
     latest: float
     error: str
 
     @property
     def is_over_long(self) -> bool:
-        return self.latest - self.began >= PATIENCE
+        """Whether it is for :data:`PATIENCE` that the server is not there. A try that began before does not
+        tell: in a busy process, it may have ended long after the server was asked."""
+        return self.tried - self.began >= PATIENCE
 
 
 class Patience:
@@ -85,10 +94,10 @@ class Patience:
             sleep(PAUSE)
 
     def _go_on(self, what: Hashable, began: float, error: str) -> _Outage:
-        before, now = self._outages.get(what), monotonic()
+        before, since = self._outages.get(what), began
         if before is not None and began - before.latest < PATIENCE:
-            began = before.began
-        outage = self._outages[what] = _Outage(began, now, error)
+            since = before.began
+        outage = self._outages[what] = _Outage(since, began, monotonic(), error)
         return outage
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import select
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +14,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay.transport.cluster import ClusterChannel
-from tests.transport.kit import Inbox, drain, event_loop, publish, turn
+from tests.transport.kit import Inbox, drain, drain_for, event_loop, publish, turn
 from tools.harness.cluster import Cluster
 from tools.harness.cluster_node import Node
 from tools.harness.process import wait_until
@@ -23,6 +25,36 @@ PATIENCE = 20.0
 def listeners(node: Node) -> int:
     """To how many channels and patterns of PUB/SUB its clients listen."""
     return int(node.call("PUBSUB", "NUMPAT")) + len(node.call("PUBSUB", "CHANNELS"))
+
+
+def test_a_reply_that_waits_to_be_read_was_no_silence(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task has kept the thread for longer than the server may take."""
+    monkeypatch.setattr(ClusterChannel, "silence_limit", 0.1)
+    with Connection(cluster.url(), transport_options={"health_check_interval": 1}) as connection:
+        channel: Any = connection.channel()
+        inbox = Inbox(channel, Queue("of this worker", Exchange("control", "fanout")))
+        drain(connection, lambda: channel.subclient.subscribed, each=0.01)
+        drain_for(connection, 0.1)
+        listening = channel.subclient
+        # It is time for a PING.
+        listening.connection.next_health_check = 0
+        channel.check()
+        assert listening.health_check_response_counter == 1
+        channel.check()
+        began = time.monotonic()
+        wait_until(
+            lambda: (
+                time.monotonic() > began + 0.1 and select.select([listening.connection._sock], [], [], 0)[0]
+            ),
+            PATIENCE,
+            "the reply",
+        )
+        drain(connection, lambda: not listening.health_check_response_counter, timeout=5)
+        assert channel.__dict__["subclient"] is listening
+        publish(channel, "ping", exchange=Exchange("control", "fanout"), routing_key="")
+        drain(connection, lambda: inbox.bodies == ["ping"])
 
 
 @pytest.mark.parametrize("how", ["drain_events", "event loop"])

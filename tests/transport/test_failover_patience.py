@@ -64,6 +64,21 @@ def test_what_may_have_been_done_is_not_tried_again(clock: Clock, patience: Pati
     assert clock.now == began
 
 
+def test_a_busy_process_looks_once_more(clock: Clock, patience: Patience) -> None:
+    """The server was asked at once, and was away for a moment. Others have kept the process since."""
+    tries = 0
+
+    def do() -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            clock.now += 2 * PATIENCE
+            raise Unreachable("away")
+        return "done"
+
+    assert patience.wait_for("q", do) == "done"
+
+
 def test_the_time_counts_for_all_together(clock: Clock, patience: Patience) -> None:
     assert seconds_in_vain(clock, patience) == pytest.approx(PATIENCE, abs=PAUSE)
     # kombu tries three times more.

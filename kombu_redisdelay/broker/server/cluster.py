@@ -201,13 +201,17 @@ class ClusterServer:
     def _call_all(self, commands: Sequence[Command], patience: float) -> list[Any]:
         replies: list[Any] = [None] * len(commands)
         left = [index for index, command in enumerate(commands) if command[0] not in KEYLESS]
-        until = monotonic() + patience
+        until: float | None = None
         has_followed = False
         self._call_each(commands, left, replies)
         while left := [index for index in left if isinstance(replies[index], RELOCATIONS)]:
             relocations = [replies[index] for index in left]
             can_follow = not has_followed and any(isinstance(reply, AskError) for reply in relocations)
-            if monotonic() > until and not can_follow:
+            now = monotonic()
+            if until is None:
+                # Not before: in a busy process, the first answer may have waited long to be read.
+                until = now + patience
+            if now >= until and not can_follow:
                 # The next call must not ask the same server.
                 self._is_stale = True
                 raise SlotUnavailable(str(relocations[0]))
