@@ -136,7 +136,7 @@ FILTERS = (
         "returned",
         "Only failed tasks that are known to have returned, by what was lost: continuation, result or hook; "
         f"* is all of these, {NOT_RETURNED} the others.",
-        "that have returned, and lost:",
+        "returned:",
         lambda entry, value: _has_returned(entry.known.get("returned", ""), value),
         "result",
         check=_check_returned,

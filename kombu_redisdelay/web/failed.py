@@ -50,9 +50,9 @@ def failed(request: Request) -> Response:
             (group, choice_of(name, group, is_apart=(group.task, group.error) in apart))
             for group in sorting.sort(found.groups)[part.slice]
         ],
-        has_returned=bool(apart),
-        kinds=len(found.groups),
-        total=sum(group.count for group in found.groups),
+        kinds=sum(not group.returned for group in found.groups),
+        total=sum(group.count for group in found.groups if not group.returned),
+        returned=sum(group.count for group in found.groups if group.returned),
         part=part,
         columns=COLUMNS,
         sorting=sorting,
