@@ -31,7 +31,7 @@ from tests.clock import Clock
 #: One with all that a plain queue may have, one of its partitions, a fair one with limits, one without.
 ORDERS, PARTITION, TENANTS, GUESTS = QUEUES = ("orders", "orders#1", "tenants", "guests")
 
-#: How long a turn of the fleet takes: that of its maintenance.
+#: A turn takes so many seconds of the clock by which the fleet maintains its queues.
 TURN_S = 11
 HOUR_MS = 3_600_000
 OPTIONS = Options(retry_wait=0, keep_finished={}, unknown_task_wait=3 * 3600)
@@ -41,7 +41,7 @@ UNIQUE = {name: UniqueKey(name, mode) for name, mode in MODES.items()}
 UNIQUE_OF_GUEST = UniqueKey("guest", DONE)
 
 _PAGE = Path(__file__).parents[2] / "docs" / "keys.rst"
-_VARIABLES = {"<step>": r"\d*", "<key>": ".*", "<consumer>": ".*", "<digest>": "[0-9a-f]+"}
+_VARIABLES = {"<step>": r"\d*", "<key>": ".*", "<consumer>": ".*", "<what>": ".+"}
 
 
 def documented() -> dict[str, re.Pattern[str]]:
@@ -277,22 +277,25 @@ class Fleet:
 
     # -- what happens then --
 
-    def turn(self, seconds: float = TURN_S) -> None:
-        """Let so much time pass. Then the living one acks what it had, and takes what it may have, and the
-        queues are maintained."""
+    def turns(self, count: int, seconds: float = 0) -> None:
+        """Let so much time of the server pass. Then, in each turn, the living one acks what it had, takes
+        what it may have, and maintains the queues."""
         rig = self.rig
-        rig.database.advance(round(seconds * 1000))
-        rig.wait(seconds)
-        self.clock.now += seconds
         keys = [rig.store.keys(queue).consumers for queue in QUEUES]
-        for key in keys:
-            # It has ended, and does not move with the clock.
-            rig.client.zadd(key, {"lost": self._lease_end_ms}, xx=True)
-        run_each(rig.store.server, [(RENEW, keys, ("me", LEASE_MS))])
-        self._take()
-        look(mover_of(rig.store, *QUEUES))
-        self._maintain()
-        self._take()
+        if seconds:
+            rig.database.advance(round(seconds * 1000))
+            self.clock.now += seconds
+            for key in keys:
+                # It has ended, and does not move with the clock.
+                rig.client.zadd(key, {"lost": self._lease_end_ms}, xx=True)
+        for _ in range(count):
+            rig.wait(TURN_S)
+            self.clock.now += TURN_S
+            run_each(rig.store.server, [(RENEW, keys, ("me", LEASE_MS))])
+            self._take()
+            look(mover_of(rig.store, *QUEUES))
+            self._maintain()
+            self._take()
 
     def _take(self) -> None:
         for delivery in self.held:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kombu_redisdelay.broker.relisting import INTERVAL
-from tests.broker.lost_keys import HOUR_MS, QUEUES, UNIQUE, Fleet, documented
+from tests.broker.lost_keys import HOUR_MS, ORDERS, QUEUES, UNIQUE, Fleet, documented
 from tests.broker.rig import Rig
 from tests.environments import ENVIRONMENT, THOROUGH
 
@@ -50,18 +50,14 @@ def lose_and_live_on(fleet: Fleet, key: str, number: int | None) -> None:
     fleet.lose(key, number)
     to_run = fleet.ids()
     for number in range(2):
-        fleet.turn()
+        fleet.turns(2, seconds=30)
         fleet.publish_later(number)
-        fleet.fail("orders", f"later{number}")
-        fleet.make_dead("orders", f"later{number}")
-    for _ in range(8):
-        fleet.turn()
-    fleet.turn(max(INTERVAL, HOUR_MS / 1000) + 60)
-    for _ in range(8):
-        fleet.turn()
+        fleet.fail(ORDERS, f"later{number}")
+        fleet.make_dead(ORDERS, f"later{number}")
+    fleet.turns(3, seconds=90)
+    fleet.turns(4, seconds=max(INTERVAL, HOUR_MS / 1000) + 60)
     fleet.allow_all()
-    for _ in range(6):
-        fleet.turn()
+    fleet.turns(3)
     ran = set(fleet.ran)
     still = sorted((to_run | fleet.later) - ran)
     assert not still, f"{what}: {still} stand still"
@@ -69,8 +65,7 @@ def lose_and_live_on(fleet: Fleet, key: str, number: int | None) -> None:
         assert fleet.publish_unique(name, 9), f"{what}: the unique key {name} is not free"
     assert fleet.publish_guest(9), f"{what}: the unique key of a guest is not free"
     fleet.requeue_all()
-    for _ in range(4):
-        fleet.turn()
+    fleet.turns(3)
     kept = {f"orders-{state}-later{number}" for state in ("failed", "dead") for number in range(2)}
     assert not ({f"unique-{name}9" for name in (*UNIQUE, "guest")} | kept) - set(fleet.ran), what
     assert fleet.counts() == [0] * len(QUEUES), what

@@ -27,6 +27,7 @@ CALLS = {
     "requeue": ("--all", "--yes", "--state", "failed"),
     "remove": ("--all", "--yes", "--state", "failed"),
     "doctor": (),
+    "mend": (),
     "forward": (),
     "exporter": ("--port", "0"),
     "web": ("--port", "0"),

@@ -26,10 +26,11 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
         {store.partitions.queue_of(name) for name, some in found.queues.items() if some.is_unknown}
     )
     if unknown:
+        is_or_are = "is" if len(unknown) == 1 else "are"
         yield wrong(
             "queues",
-            f"{number_of(len(unknown), 'queue')} not listed any more, so commands for all queues leave out: "
-            f"{first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
+            f"commands for all queues leave out {number_of(len(unknown), 'queue')} that {is_or_are} not listed "
+            f"any more: {first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
             _MEND,
         )
     for queue in queues:
@@ -41,17 +42,19 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
 def _of_queue(queue: str, each: Sequence[Unlisted]) -> Iterator[Finding]:
     consumers, held = sum(some.consumers for some in each), sum(some.held for some in each)
     if consumers:
+        them = (
+            "1 consumer that no key lists" if consumers == 1 else f"{consumers:,} consumers that no key lists"
+        )
         yield wrong(
             f"queue {queue}",
-            f"{number_of(held)} of {number_of(consumers, 'consumer')} that no key lists any more: if it is lost, "
-            "nobody gives them back. Keys in Redis were lost",
+            f"{number_of(held)} of {them}: if it is lost, nobody gives them back. Keys in Redis were lost",
             f"{_MEND} Workers do so each hour. Then what lost consumers hold comes back.",
         )
     lists, sorted_in = sum(some.lists for some in each), sum(some.sorted_in for some in each)
     if lists:
+        keys = number_of(lists, "key")
         yield wrong(
             f"queue {queue}",
-            f"{number_of(sorted_in)} of {number_of(lists, 'key')} without a turn, so nobody takes them. Keys in "
-            "Redis were lost",
+            f"{number_of(sorted_in)} of {keys} without a turn, so nobody takes them. Keys in Redis were lost",
             f"{_MEND} Workers do so each hour, and when later messages of the same keys come.",
         )
