@@ -29,8 +29,8 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
         is_or_are = "is" if len(unknown) == 1 else "are"
         yield wrong(
             "queues",
-            f"commands for all queues leave out {number_of(len(unknown), 'queue')} that {is_or_are} not listed "
-            f"any more: {first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
+            f"commands for all queues leave out {number_of(len(unknown), 'queue')} that {is_or_are} not "
+            f"listed any more: {first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
             _MEND,
         )
     for queue in queues:
