@@ -54,15 +54,25 @@ class ToPrimary(AbstractConnection):
             TimeoutError: the server has not answered in time. redis-py does not say which one.
         """
         try:
-            return super().read_response(*args, **kwargs)
-        except TimeoutError as exc:
-            raise TimeoutError(f"no reply from {self._address}: {exc}") from None
+            try:
+                return super().read_response(*args, **{**kwargs, "disconnect_on_error": False})
+            except TimeoutError:
+                # eventlet looks at the time first: others may have kept the process, and the reply is there.
+                if self._sock is None or not self.can_read():
+                    raise
+                return super().read_response(*args, **kwargs)
         except ResponseError as exc:
             lost = self._lost(exc)
             if lost is None:
                 raise
             self.disconnect()
             raise lost from None
+        except BaseException as exc:
+            if kwargs.get("disconnect_on_error", True):
+                self.disconnect()
+            if isinstance(exc, TimeoutError):
+                raise TimeoutError(f"no reply from {self._address}: {exc}") from None
+            raise
 
     def _lost(self, error: ResponseError) -> NothingDone | None:
         """The error of a lost connection that *error* stands for; ``None`` if it is something else."""
