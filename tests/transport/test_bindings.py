@@ -125,14 +125,14 @@ class TestAPublisher:
     @pytest.mark.usefixtures("no_pause")
     def test_two_queues_and_one_worker_lives(self, site: Site, key: str) -> None:
         """It is the first to say its binding again. So the publisher finds a queue, but not each."""
-        mine = Queue("mine", TOPICS, "video.#")
+        clips = Queue("clips", TOPICS, "video.#")
         publisher, consumer = (
-            Process(site).channel(FILMS, mine, Queue("other", TOPICS, "#")),
+            Process(site).channel(FILMS, clips, Queue("other", TOPICS, "#")),
             Process(site).channel(),
         )
-        inbox, connection = Inbox(consumer, mine), consumer.connection.client
+        inbox, connection = Inbox(consumer, clips), consumer.connection.client
         site.flush()
-        drain(connection, lambda: members(site) == {"mine"})
+        drain(connection, lambda: members(site) == {"clips"})
         film(publisher, key=key)
         assert has_come(site, "other") == [1]
         if key == "video.new":
@@ -140,7 +140,11 @@ class TestAPublisher:
             drain(connection, lambda: len(inbox) == 1)
 
     @pytest.mark.parametrize(
-        "passing", [Queue("p", TOPICS, "#", expires=60), Queue("p", TOPICS, "#", auto_delete=True)]
+        "passing",
+        [
+            Queue("p", TOPICS, "#", queue_arguments={"x-expires": 60_000}),
+            Queue("p", TOPICS, "#", auto_delete=True),
+        ],
     )
     def test_does_not_bring_back_what_passes(self, site: Site, passing: Queue) -> None:
         channel = Process(site).channel(passing)
@@ -236,7 +240,7 @@ class TestAConsumer:
         """Its process has declared others, too."""
         channel = Process(site).channel(ALL)
         passing = [
-            Queue("expiring", TOPICS, "#", expires=60),
+            Queue("expiring", TOPICS, "#", queue_arguments={"x-expires": 60_000}),
             Queue("passing", TOPICS, "#", auto_delete=True),
             Queue("listening", Exchange("everybody", "fanout"), "#"),
         ]
@@ -471,7 +475,7 @@ class TestDeleting:
 
     @pytest.mark.one_server
     def test_of_a_reply_queue_costs_nothing_more(self, site: Site) -> None:
-        replies = Queue("replies", Exchange("replies"), "replies", expires=60, auto_delete=True)
+        replies = Queue("replies", Exchange("replies"), "replies", auto_delete=True)
         channel = Process(site).channel(replies)
         site.redis.config_resetstat()
         channel.after_reply_message_received("replies")
