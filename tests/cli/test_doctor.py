@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
 
+from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
 from tests.failed import keep_failed
@@ -65,6 +68,33 @@ def test_many_failed_of_late(site: Site) -> None:
     for number in (0, 1):
         site.redis.zadd(site.store.keys(QUEUE).failed, {str(number): site.now_ms() - 3_700_000})
     assert f"queue {QUEUE}" not in site.findings("warning")
+
+
+def test_what_follows_a_task_that_has_returned(site: Site) -> None:
+    for number in range(20):
+        keep_failed(site.store, QUEUE, f"h{number}", "{}", returned=RESULT)
+    # Of these, nothing else is missing.
+    assert f"queue {QUEUE}" not in site.findings("warning")
+    keep_failed(site.store, QUEUE, "c", "{}", returned=CONTINUATION)
+    assert site.findings("wrong")[f"queue {QUEUE}"] == (
+        "1 task has returned, and what follows it was not sent, or not all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"result_backend": "redis://"}, True),
+        ({"result_backend": "redis://", "result_backend_always_retry": True}, False),
+        ({"result_backend": "redis://", "task_ignore_result": True}, False),
+        # It knows no error after which it may try again.
+        ({"result_backend": "cache+memory://"}, False),
+    ],
+)
+def test_results_that_are_stored_at_once_or_never(settings: dict[str, Any], is_told: bool) -> None:
+    app = Celery("results", broker="memory://", set_as_current=False, **settings)
+    found = [finding.level.value for finding in check_result_backend(app)]
+    assert found == ["ok", *(["warning"] if is_told else [])]
 
 
 def test_failed_tasks_that_were_dropped(site: Site) -> None:

@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
 from kombu_redisdelay.cli import stopping
 from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.verbs import VERBS
@@ -108,6 +109,67 @@ def test_they_are_counted(site: Site) -> None:
     assert row["failed"] == 2
     site.text("remove", "f1", "f2")
     assert "FAILED" not in site.text("stats")
+
+
+def test_those_that_have_returned_are_told_apart(site: Site) -> None:
+    fail(site, "f1", tries=1)
+    assert "RETURNED" not in site.text("list", "--state", "failed") + site.text("stats")
+    fail(site, "r1", "r2", error="ConnectionError", returned=RESULT)
+    header, _, line, _ = site.text("list", "--state", "failed").splitlines()
+    assert header.split() == ["SINCE", "ID", "QUEUE", "TRIES", "ERROR", "RETURNED", "TASK"]
+    assert line.split()[1:] == ["r1", QUEUE, "2", "ConnectionError", "result", "shop.close_order()"]
+    assert [row["id"] for row in site.rows("list", "--returned", "result")] == ["r1", "r2"]
+    header, line = site.text("stats").splitlines()[:2]
+    assert dict(zip(header.split(), line.split(), strict=False))["FAILED"] == "1"
+    [row] = site.rows("stats")
+    assert (row["failed"], row["returned"]) == (1, 2)
+    words = ("count", "--state", "failed", "--by", "task", "--by", "error")
+    assert {(row["error"], row["returned"]): row["messages"] for row in site.rows(*words)} == {
+        ("KeyError", ""): 1,
+        ("ConnectionError", "result"): 2,
+    }
+    assert [row["returned"] for row in site.rows(*words, "--by", "returned")] == ["result", ""]
+    assert site.text(*words).splitlines()[0].split() == [
+        "MESSAGES",
+        "TASK",
+        "ERROR",
+        "RETURNED",
+        "FIRST",
+        "LAST",
+    ]
+    shown = site.text("show", "r1")
+    assert (
+        "returned           its work is done: its result was lost. Celery may have stored FAILURE, and "
+        "called link_error\n"
+    ) in shown
+    assert "and its result was lost, with ConnectionError, try 2" in shown
+
+
+def test_those_that_have_returned_stay(site: Site) -> None:
+    fail(site, "f1")
+    fail(site, "r1", "r2", returned=RESULT)
+    fail(site, "c1", returned=CONTINUATION)
+    stay = "3 failed tasks stay: they have returned, so their work is done. --returned '*' picks these.\n"
+    result = site.run("requeue", "--state", "failed", "--all", "--yes")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Requeued 1 failed task.\n", stay)
+    result = site.run("remove", "--state", "failed", "--all", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "No failed task matches.\n")
+    assert result.stderr == stay
+    [row] = site.rows("remove", "--state", "failed", "--all", "--dry-run")
+    assert (row["messages"], row["returned"]) == (0, 3)
+    result = site.run("requeue", "--state", "failed", "--returned", "result", input="y\n")
+    assert "Requeue 2 failed tasks of all queues, returned: result?" in result.stderr
+    assert result.stderr.endswith("2 have returned before, and do their work once more.\n")
+    result = site.run("requeue", "c1")
+    assert (result.stdout, result.stderr) == (
+        "c1 requeued\n",
+        "1 has returned before, and does its work once more.\n",
+    )
+    result = site.run("list", "--returned", "lost")
+    assert (result.exit_code, "eturned must be one of continuation, result, hook" in result.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_control_c_stops_a_slow_requeue(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

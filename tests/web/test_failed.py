@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from kombu_redisdelay import Selection
+from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
 from kombu_redisdelay.broker.failure import name as failure_name
 from kombu_redisdelay.web import confirming
 from kombu_redisdelay.web.words import plural, text
@@ -102,6 +103,54 @@ def test_a_kind_is_removed_where_it_is_seen(viewer: Viewer, site: Site) -> None:
     assert "Removed 2 failed tasks." in page.text
     assert page.address.endswith("/failed?queue=celery&sort=task")
     assert kinds(viewer) == ["shop.close"]
+
+
+def test_those_that_have_returned(viewer: Viewer, site: Site) -> None:
+    failed(site, "f1", "f2")
+    failed(site, "other", task="shop.open")
+    assert "Returned" not in viewer.open("/failed").text
+    failed(site, "r1", "r2", returned=RESULT)
+    page = viewer.open("/failed", sort="last")
+    assert "3 failed tasks of 2 kinds, and 2 that have returned." in page.text
+    # Of two links with this text, the last one.
+    assert viewer.open(page.links["shop.close"]).ids == ["r2", "r1"]
+    assert "Returned" in viewer.at.text
+    page = viewer.press("Requeue all")
+    assert page.heading == (
+        "Requeue 2 failed tasks of all queues, of the task shop.close, with the error KeyError, returned: "
+        "result?"
+    )
+    assert "2 have returned before, and do their work once more." in page.text
+    # The others of this task and error.
+    page = viewer.open("/failed", sort="-last")
+    assert viewer.open(page.links["shop.close"]).ids == ["f2", "f1"]
+
+
+@pytest.mark.parametrize("button", ["Requeue all", "Remove all"])
+def test_a_button_for_all_leaves_those_that_have_returned(viewer: Viewer, site: Site, button: str) -> None:
+    failed(site, "f1", "f2")
+    failed(site, "r1", returned=CONTINUATION)
+    viewer.open("/messages", state=FAILED)
+    verb = button.partition(" ")[0]
+    page = viewer.press(button)
+    assert page.heading == f"{verb} 2 failed tasks of all queues?"
+    stays = "1 failed task stays: it has returned, so its work is done."
+    assert stays in page.text
+    page = viewer.press(button)
+    assert f"{verb}d 2 failed tasks. {stays}" in page.text
+    assert page.ids == ["r1"]
+
+
+def test_one_that_has_returned(viewer: Viewer, site: Site) -> None:
+    failed(site, "r1", returned=RESULT)
+    page = viewer.open("/message", id="r1")
+    assert "its work is done: its result was lost. Celery may have stored FAILURE, and called" in page.text
+    assert "To requeue it does the work once more" in page.text
+    page = viewer.press("Requeue")
+    assert (page.heading, "1 has returned before, and does its work once more." in page.text) == (
+        *("Requeue 1 message?", True),
+    )
+    assert "Requeued 1 message. 1 has returned before" in viewer.press("Requeue").text
 
 
 HOSTILE = ("<script>alert(1)</script>", "a task\x1b[31m", '"><img src=x>', "[a]*?", "x" * 300)
