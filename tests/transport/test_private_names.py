@@ -20,8 +20,10 @@ from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.concurrency.asynpool import AsynPool
+from celery.concurrency.gevent import TaskPool
 from celery.worker import WorkController
 from celery.worker.request import Request
+from gevent.pool import Pool as GeventPool
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from redis.connection import BlockingConnectionPool, Connection, ConnectionPool
@@ -64,12 +66,15 @@ PRIVATE: dict[str, type] = {
     "_inplace_augment_message": virtual.Channel,
     "_is_alive": BaseProcess,
     "_is_owned": type(RLock()),
+    "_message": Request,
     "_on_collect": virtual.QoS,
+    "_pool_map": TaskPool,
     "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
     "_raw": virtual.Message,
     "_register": kombu_redis.MultiChannelPoller,
     "_register_LISTEN": kombu_redis.MultiChannelPoller,
+    "_semaphore": GeventPool,
     "_sock": Connection,
     "_tag_to_queue": virtual.Channel,
     "_track_child_process": AsynPool,
