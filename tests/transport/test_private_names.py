@@ -37,6 +37,7 @@ PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
+    "_accept_callback": ApplyResult,
     "_active_queues": kombu_redis.Channel,
     "_accepted": ApplyResult,
     "_active_writers": AsynPool,
