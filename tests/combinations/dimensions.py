@@ -42,7 +42,7 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     # What happens in the middle.
     "middle": ("nothing", "SIGKILL", "SIGTERM", "CLIENT KILL", "silence", "failover"),
     # What the servers answer for a while just then: they are there, and refuse.
-    "trouble": ("no", "MISCONF", "BUSY", "OOM", "NOREPLICAS", "max clients"),
+    "trouble": ("no", "MISCONF", "BUSY", "OOM", "max clients"),
     "hiredis": ("without", "with"),
     "celery": ("newest", "oldest"),
 }

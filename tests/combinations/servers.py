@@ -29,7 +29,6 @@ TROUBLES: Mapping[str, trouble.Trouble] = {
     "MISCONF": trouble.misconf,
     "BUSY": trouble.busy,
     "OOM": trouble.full,
-    "NOREPLICAS": trouble.too_few_replicas,
     "max clients": trouble.too_many_clients,
 }
 #: For how long a server is silent, seconds, and how long the others wait before they take it for dead.

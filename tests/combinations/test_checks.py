@@ -139,6 +139,27 @@ def a_lost_connection_that_nobody_harmed() -> Observed:
     return ours(observed(), logs={"worker-1": log})
 
 
+def refused(base: Observed, began: float, ended: float) -> Observed:
+    return ours(base, damage=[Damage(Harm.REFUSED, ("worker-1", "worker-2"), began, ended)])
+
+
+def a_task_ran_again_after_a_refusal() -> Observed:
+    """All were refused, for longer than the lease. The worker could have acked afterwards."""
+    base = observed(trouble="MISCONF")
+    again = [*base.ours.entries, *run_of("healthy-3", BEGAN + 9 + LEASE, "worker-2")]
+    return refused(ours(base, entries=again), BEGAN + 1, BEGAN + 6 + LEASE)
+
+
+def a_worker_ended_because_it_was_refused() -> Observed:
+    return ours(refused(observed(trouble="MISCONF"), BEGAN + 3, BEGAN + 5), died=["worker-1"])
+
+
+def tasks_waited_long_after_a_refusal() -> Observed:
+    base = observed(trouble="MISCONF")
+    entries = [entry for each in base.ours.submissions for entry in run_of(each.task, BEGAN + 11)]
+    return refused(ours(base, entries=entries), BEGAN + 2, BEGAN + 4)
+
+
 def a_worker_ended() -> Observed:
     return ours(observed(), died=["worker-2"])
 
@@ -211,6 +232,9 @@ FAULTS: dict[Callable[[], Observed], set[str]] = {
     slow_where_stock_lost_tasks: {"slow"},
     a_traceback_of_ours: {"logged"},
     a_lost_connection_that_nobody_harmed: {"logged"},
+    a_task_ran_again_after_a_refusal: {"twice"},
+    a_worker_ended_because_it_was_refused: {"ended"},
+    tasks_waited_long_after_a_refusal: {"slow"},
     a_worker_ended: {"ended"},
     a_worker_hung: {"ended"},
     a_worker_is_idle: {"ended"},
@@ -240,8 +264,13 @@ def test_nothing_is_found_where_all_is_as_it_must_be() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"keep_failed": "none"}, {"keep_failed": "one"}, {"acks": "early", "middle": "SIGKILL"}],
-    ids=["none", "one", "killed"],
+    [
+        {"keep_failed": "none"},
+        {"keep_failed": "one"},
+        {"acks": "early", "middle": "SIGKILL"},
+        {"trouble": "OOM"},
+    ],
+    ids=["none", "one", "killed", "full"],
 )
 def test_a_failed_task_need_not_be_kept(values: dict[str, str]) -> None:
     base = a_failed_task_is_not_kept()
@@ -276,6 +305,31 @@ def test_a_task_that_a_kill_ran_again_may_have_published_its_retry_again() -> No
     again = ours(base, entries=entries, plan=replace(base.ours.plan, sends=sends))
     assert problems(again).keys() == {"twice"}
     assert problems(damaged(again, Harm.KILL, "worker-1", BEGAN + 5.1, BEGAN + 5.2)) == {}
+
+
+def test_an_ack_that_was_refused_until_its_worker_had_ended_explains_that_a_task_ran_again() -> None:
+    base = observed(trouble="MISCONF", middle="SIGTERM")
+    before = [entry for entry in base.ours.entries if entry.task != "healthy-3"]
+    done, again = run_of("healthy-3", BEGAN + 5), run_of("healthy-3", BEGAN + 9, "worker-2")
+    again = [replace(entry, redelivered=True) for entry in again]
+    stopped = Damage(Harm.TERMINATE, ("worker-1",), BEGAN + 4.9, BEGAN + 7)
+    ran = ours(base, entries=[*before, *done, *again], damage=[stopped])
+    assert problems(ran).keys() == {"twice"}
+    refusal = Damage(Harm.REFUSED, ("worker-1", "worker-2"), BEGAN + 4.5, BEGAN + 8)
+    assert problems(ours(ran, damage=[stopped, refusal])) == {}
+
+
+def test_a_refusal_explains_that_tasks_waited() -> None:
+    base = observed(trouble="MISCONF")
+    entries = [entry for each in base.ours.submissions for entry in run_of(each.task, BEGAN + 9.3)]
+    late = ours(base, entries=entries)
+    assert problems(late).keys() == {"slow"}
+    assert problems(refused(late, BEGAN + 1, BEGAN + 7)) == {}
+
+
+def test_a_refusal_explains_that_connections_are_lost() -> None:
+    at = time.mktime(time.strptime("2026-11-25", "%Y-%m-%d"))
+    assert problems(refused(a_lost_connection_that_nobody_harmed(), at, at + 2)) == {}
 
 
 def test_a_task_that_could_not_publish_its_retry_comes_back() -> None:
