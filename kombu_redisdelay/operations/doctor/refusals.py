@@ -54,11 +54,11 @@ def _growing(before: Counter[str], after: Counter[str], without: Sequence[str]) 
     for reason, count in grown.items():
         refusal = _BY_REASON[reason]
         level = warning if refusal.is_for_one else wrong
-        found = f"{reason}: {count:,} in the last {BETWEEN:g} s, {after[reason]:,} in all"
+        found = f"{reason}, {number_of(count, 'time')} in the last {BETWEEN:g} s"
         yield level(_CHECK, found, sentence(refusal.hint))
     if not grown:
-        told = ", ".join(f"{reason} {count:,}" for reason, count in after.items())
-        yield ok(_CHECK, f"none now; counted so far: {told}")
+        # No numbers: a doctor's questions for permissions count, too.
+        yield ok(_CHECK, f"none now; since the counters began: {', '.join(after)}")
 
 
 def _counts(server: OneServer) -> Counter[str]:
@@ -72,7 +72,9 @@ def _counts(server: OneServer) -> Counter[str]:
     for name, its in errors.items():
         refusal = refusal_of(ResponseError(f"{name.removeprefix('errorstat_')} "))
         if refusal is not None and refusal.is_for_a_while:
-            found[refusal.reason] += int(its["count"])
+            # Old releases of redis-py leave a single value as it is.
+            count = its["count"] if isinstance(its, Mapping) else its.removeprefix("count=")
+            found[refusal.reason] += int(count)
     return +found
 
 
@@ -85,7 +87,8 @@ def _log(server: OneServer) -> dict[str, int] | None:
     found: Counter[str] = Counter()
     for entry in map(_as_mapping, entries):
         if float(entry["age-seconds"]) < LATELY and _matters(entry):
-            found[f"{entry['username']}: {entry['object']} ({entry['reason']})"] += int(entry["count"])
+            what = "login" if entry["reason"] == "auth" else f"{entry['object']} ({entry['reason']})"
+            found[f"{entry['username']}: {what}"] += int(entry["count"])
     return dict(found)
 
 
