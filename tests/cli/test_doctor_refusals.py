@@ -108,7 +108,10 @@ def test_who_was_refused_what_of_late(site: Site, server: RedisServer) -> None:
     # What a doctor asks for, and is refused, is not among it the next time.
     app = Celery("shop", broker=server.url().replace("://", "://shop:secret@"), set_as_current=False)
     assert "commands refused: EVALSHA" in run_delayed(app, "doctor").output
-    assert site.findings("warning")["ACL LOG"] == said
+    assert set(re.findall(r"shop: [^,]+", site.findings("warning")["ACL LOG"])) == {
+        "shop: evalsha (command)",
+        "shop: login",
+    }
 
 
 def test_a_user_that_may_not_ask_is_told_the_rest(site: Site, server: RedisServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.uses import COMMANDS
 from kombu_redisdelay.refusals import REFUSALS, Refusal, refusal_of
 from kombu_redisdelay.words import first_of, number_of, sentence
 
@@ -24,6 +24,9 @@ BETWEEN = 1.1
 
 #: Who was refused so many seconds ago is named, so many of them.
 LATELY, MOST_NAMED = 60.0, 5
+
+#: What producers and workers cannot do without, outside of scripts.
+_WAITED_FOR = ("EVALSHA", "SCRIPT", "BZPOPMIN", "LPUSH", "RPUSH", "SADD", "PSUBSCRIBE", "PUBLISH")
 
 #: Entries of the log that are read.
 _MOST_READ = 100
@@ -103,13 +106,14 @@ def _text(value: Any) -> str:
 
 
 def _matters(entry: Mapping[str, str]) -> bool:
-    """Whether somebody may wait for it, as far as one can see. Others do without INFO or CLIENT. A doctor
-    asks for its permissions in a transaction, and for EVAL. EXISTS says whose queues are not ours."""
+    """Whether somebody may wait for it. Others ask for what they can do without, and operators whether they
+    may look at a queue; a doctor asks for permissions in a transaction."""
     if entry["context"] == "multi":
         return False
-    if entry["reason"] == "command":
-        return entry["object"].partition("|")[0].upper() in COMMANDS - {"EVAL"}
-    return " cmd=exists " not in f" {entry['client-info']} "
+    if entry["reason"] == "auth" or entry["context"] != "toplevel":
+        return True
+    command = re.search(r"(?:^| )cmd=([^| ]*)", entry["client-info"])
+    return command is not None and command[1].upper() in _WAITED_FOR
 
 
 def _lately(log: Mapping[str, int]) -> Iterator[Finding]:
