@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.uses import COMMANDS
 from kombu_redisdelay.refusals import REFUSALS, Refusal, refusal_of
 from kombu_redisdelay.words import first_of, number_of, sentence
 
@@ -24,6 +24,9 @@ BETWEEN = 1.1
 
 #: Who was refused so many seconds ago is named, so many of them.
 LATELY, MOST_NAMED = 60.0, 5
+
+#: What producers and workers cannot do without, outside of scripts.
+_WAITED_FOR = ("EVALSHA", "SCRIPT", "BZPOPMIN", "LPUSH", "RPUSH", "SADD", "PSUBSCRIBE", "PUBLISH")
 
 #: Entries of the log that are read.
 _MOST_READ = 100
@@ -54,11 +57,11 @@ def _growing(before: Counter[str], after: Counter[str], without: Sequence[str]) 
     for reason, count in grown.items():
         refusal = _BY_REASON[reason]
         level = warning if refusal.is_for_one else wrong
-        found = f"{reason}: {count:,} in the last {BETWEEN:g} s, {after[reason]:,} in all"
+        found = f"{reason}, {number_of(count, 'time')} in the last {BETWEEN:g} s"
         yield level(_CHECK, found, sentence(refusal.hint))
     if not grown:
-        told = ", ".join(f"{reason} {count:,}" for reason, count in after.items())
-        yield ok(_CHECK, f"none now; counted so far: {told}")
+        # No numbers: a doctor's questions for permissions count, too.
+        yield ok(_CHECK, f"none now; since the counters began: {', '.join(after)}")
 
 
 def _counts(server: OneServer) -> Counter[str]:
@@ -72,7 +75,9 @@ def _counts(server: OneServer) -> Counter[str]:
     for name, its in errors.items():
         refusal = refusal_of(ResponseError(f"{name.removeprefix('errorstat_')} "))
         if refusal is not None and refusal.is_for_a_while:
-            found[refusal.reason] += int(its["count"])
+            # Old releases of redis-py leave a single value as it is.
+            count = its["count"] if isinstance(its, Mapping) else its.removeprefix("count=")
+            found[refusal.reason] += int(count)
     return +found
 
 
@@ -85,7 +90,8 @@ def _log(server: OneServer) -> dict[str, int] | None:
     found: Counter[str] = Counter()
     for entry in map(_as_mapping, entries):
         if float(entry["age-seconds"]) < LATELY and _matters(entry):
-            found[f"{entry['username']}: {entry['object']} ({entry['reason']})"] += int(entry["count"])
+            what = "login" if entry["reason"] == "auth" else f"{entry['object']} ({entry['reason']})"
+            found[f"{entry['username']}: {what}"] += int(entry["count"])
     return dict(found)
 
 
@@ -100,13 +106,14 @@ def _text(value: Any) -> str:
 
 
 def _matters(entry: Mapping[str, str]) -> bool:
-    """Whether somebody may wait for it, as far as one can see. Others do without INFO or CLIENT. A doctor
-    asks for its permissions in a transaction, and for EVAL. EXISTS says whose queues are not ours."""
+    """Whether somebody may wait for it. Others ask for what they can do without, and operators whether they
+    may look at a queue; a doctor asks for permissions in a transaction."""
     if entry["context"] == "multi":
         return False
-    if entry["reason"] == "command":
-        return entry["object"].partition("|")[0].upper() in COMMANDS - {"EVAL"}
-    return " cmd=exists " not in f" {entry['client-info']} "
+    if entry["reason"] == "auth" or entry["context"] != "toplevel":
+        return True
+    command = re.search(r"(?:^| )cmd=([^| ]*)", entry["client-info"])
+    return command is not None and command[1].upper() in _WAITED_FOR
 
 
 def _lately(log: Mapping[str, int]) -> Iterator[Finding]:

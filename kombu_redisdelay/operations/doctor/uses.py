@@ -94,16 +94,6 @@ _WITH: Mapping[str, Mapping[str, _Arguments]] = {
     },
 }
 
-#: Those of PUB/SUB. kombu 5.5 and 5.6 send UNSUBSCRIBE instead of PUNSUBSCRIBE.
-_OF_LISTENERS = ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE")
-
-#: All of them, without their subcommands.
-COMMANDS = frozenset(
-    name.partition(" ")[0]
-    for names in (_KEYLESS, _WITH_ANY, *_WITH.values(), ("PUBLISH", *_OF_LISTENERS))
-    for name in names
-)
-
 
 class Use(NamedTuple):
     """A command that is used.
@@ -150,7 +140,8 @@ def uses(store: Store, names: Names) -> Iterator[Use]:
     for channel, pattern in names.published.items():
         yield Use(("PUBLISH", prefix + channel, ""), prefix + channel, f"&{prefix}{pattern}")
     for pattern in dict.fromkeys(names.subscribed):
-        for command in _OF_LISTENERS:
+        # kombu 5.5 and 5.6 send UNSUBSCRIBE instead of PUNSUBSCRIBE.
+        for command in ("PSUBSCRIBE", "PUNSUBSCRIBE", "UNSUBSCRIBE"):
             yield Use((command, prefix + pattern), prefix + pattern, f"&{prefix}{pattern}")
 
 
