@@ -388,7 +388,24 @@ def a_retry_is_moved_twice(state: UniqueMachine) -> None:
     state.task_fails(acks_first=False, which=0)
 
 
+def a_retry_is_delivered_by_hand_and_moved(state: UniqueMachine) -> None:
+    state.retry_and_ack(acks_first=True, in_units=1, which=0)
+    state.reschedule(in_units=0, which=0)
+    state.schedule_ready(in_units=1)
+    state.publish(in_units=0, step=0)
+
+
+def one_that_was_requeued_is_moved(state: UniqueMachine) -> None:
+    state.task_fails(acks_first=False, which=0)
+    state.take_out_failed(how=REQUEUE, which=0)
+    state.schedule_ready(in_units=1)
+    state.publish(in_units=0, step=0)
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("steps", [a_retry_is_moved_twice])
+@pytest.mark.parametrize(
+    "steps",
+    [a_retry_is_moved_twice, a_retry_is_delivered_by_hand_and_moved, one_that_was_requeued_is_moved],
+)
 def test_what_has_failed_once(database: Database, mode: str, steps: Callable[[UniqueMachine], None]) -> None:
     replay(steps, UniqueMachine, database=database, mode=mode)
