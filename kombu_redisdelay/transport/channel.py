@@ -34,7 +34,7 @@ from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
-from kombu_redisdelay.transport.tasks import is_crash, worker_name
+from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class Channel(PublishingChannel):
         self._has_given_back = False
         with _leaving_it_to_the_lease():
             self._consumer.put_back(self.intake.cancel_all())
-            self._consumer.give_back_all(crashed=self.is_workers and is_crash())
+            self._consumer.give_back_all(crashed=self.is_workers and has_crashed())
             self._has_given_back = True
 
     def _finish_taking(self) -> None:
