@@ -36,7 +36,7 @@ from kombu_redisdelay.transport.refused import patiently
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
-from kombu_redisdelay.transport.tasks import is_crash, worker_name
+from kombu_redisdelay.transport.tasks import has_crashed, worker_name
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class Channel(PublishingChannel):
         self._consumer.disconnect()
         self._has_given_back = False
         unseen, consumer = self.intake.cancel_all(), self._consumer
-        crashed = self.is_workers and is_crash()
+        crashed = self.is_workers and has_crashed()
         settle = patiently if is_end else _once
         with _leaving_it_to_the_lease():
             settle(lambda: consumer.put_back(unseen))

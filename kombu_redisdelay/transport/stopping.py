@@ -22,7 +22,7 @@ from kombu.common import ignore_errors
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.pools import add_a_place
-from kombu_redisdelay.transport.tasks import is_crash
+from kombu_redisdelay.transport.tasks import has_crashed
 
 
 class Stop:
@@ -61,7 +61,7 @@ class Stop:
         self._begin_nothing_more()
         self._on_close()
         # After an error, all messages are judged together, when the channel is closed.
-        if not is_crash():
+        if not has_crashed():
             self._give_back()
 
     def _give_back(self) -> None:

@@ -134,7 +134,7 @@ def failure() -> str:
     return "" if error is None else in_a_line(error)
 
 
-def is_crash() -> bool:
+def has_crashed() -> bool:
     """Whether a Celery worker, which gives its messages back, is being stopped by an error at this moment.
     Any of the messages that it holds may have caused the error. For instance, its pool sets timers, and they
     fire long after the callback has returned."""
