@@ -157,13 +157,14 @@ class Declared:
 
 
 def _tell_of_lost(lost: Sequence[str]) -> None:
-    if lost:
-        logger.warning(
-            "Redis had lost that %s%s. Its keys have vanished: FLUSHDB, an eviction, an older dump, or no "
-            "dump at all. Declared again. What was published meanwhile may be missing there.",
-            ", ".join(lost[:NAMED]),
-            f", and {len(lost) - NAMED} more" if len(lost) > NAMED else "",
-        )
+    if not lost:
+        return
+    more = f", and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+    logger.warning(
+        "Redis had lost that %s. Its keys have vanished: FLUSHDB, an eviction, an older dump, or no dump at "
+        "all. Declared again. What was published meanwhile may be missing there.",
+        ", ".join(lost[:NAMED]) + more,
+    )
 
 
 #: By broker.
