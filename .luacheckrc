@@ -19,7 +19,7 @@ read_globals = {
   "free_earlier", "look_at_earlier_us", "push_to_key", "put_first", "read_fair_limits", "read_fairness", "read_keys", "rebase", "release_key", "ring_alarms", "set_alarms", "move_strays", "SORTED_IN", "watch_alarm", "note_work", "LIMITED", "sort_in", "take_past",
   "sorted_in", "turn_text", "unlimit", "usable_weight", "write_counts",
   "PASSED_MS", "STEP_FIELDS", "check_counts", "count_out", "expect_turns", "forget_step", "give_turns", "keys_without_turn", "list_holders", "lose_count", "lose_count_of", "turns_of_first", "waits_in",
-  "count_from", "forget_gone", "group_in", "returned_in", "IS_THERE", "KEPT", "LARGEST_KEPT", "REFUSED", "are_usable", "expect_failed", "count_failed", "has_counted", "mend_failed", "count_anew", "unlink_rest", "failed_keys", "remove_failed", "trim_failed", "requeue", "ready_list_of", "key_and_holder", "take_out", "was_not_there", "taken_out",
+  "count_from", "forget_returned", "group_in", "returned_in", "IS_THERE", "KEPT", "LARGEST_KEPT", "REFUSED", "are_usable", "expect_failed", "count_failed", "has_counted", "mend_failed", "count_anew", "unlink_rest", "failed_keys", "remove_failed", "trim_failed", "requeue", "ready_list_of", "key_and_holder", "take_out", "was_not_there", "taken_out",
   "until_permit_us", "until_token_us", "until_us", "waiting_step", "waits_since", "wake", "watch", "with_members", "work_when_full",
 }
 

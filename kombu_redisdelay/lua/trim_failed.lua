@@ -29,7 +29,7 @@ if redis.call('ZCARD', keys.list) == 0 then
 end
 local most, now_ms, cursor = tonumber(ARGV[4]), clock_us() / 1000, ARGV[7]
 if cursor ~= '' then
-  cursor = forget_gone(keys, cursor, most, now_ms)
+  cursor = forget_returned(keys, cursor, most, now_ms)
 end
 local counted = count_anew(keys, most)
 local limits = { count = tonumber(ARGV[1]), age_ms = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }

@@ -153,17 +153,17 @@ end
 -- Takes out of those that have returned the names that are not there any more, or have failed since: an older
 -- release has removed or requeued them. It has counted them in other groups, so all are counted anew then.
 -- Looks at some names, from `cursor` on. Returns where to go on, '0' at the end.
-local function forget_gone(keys, cursor, most, now_ms)
+local function forget_returned(keys, cursor, most, now_ms)
   local next_cursor, found = unpack(redis.call('ZSCAN', keys.returned, cursor, 'COUNT', most))
-  local are_gone = false
+  local has_forgotten = false
   for i = 1, #found, 2 do
     local at_ms = redis.call('ZSCORE', keys.list, found[i])
     if not at_ms or tonumber(at_ms) ~= tonumber(found[i + 1]) then
       redis.call('ZREM', keys.returned, found[i])
-      are_gone = true
+      has_forgotten = true
     end
   end
-  if are_gone then
+  if has_forgotten then
     -- None has failed at a later time.
     count_from(keys, now_ms + 0.001)
   end
