@@ -41,8 +41,8 @@ def test_nothing_was_lost(site: Site) -> None:
 def test_consumers(site: Site) -> None:
     lose_consumer(site)
     assert lost(site) == [
-        "queue celery: 2 messages of 1 consumer that no key lists: if it is lost, nobody gives them back. Keys "
-        "in Redis were lost"
+        "queue celery: 2 messages of 1 consumer that no key lists: if it is lost, nobody gives them back. "
+        "Keys in Redis were lost"
     ]
     assert site.text("mend") == "celery: 1 consumer with 2 messages is listed again\n"
     assert site.redis.zrange(site.store.keys(QUEUE).consumers, 0, -1) == ["lost"]
@@ -76,8 +76,8 @@ def test_queues(site: Site) -> None:
     site.send(countdown=60, queue="imports")
     site.redis.delete("redisdelay:known-queues")
     assert lost(site) == [
-        "queues: commands for all queues leave out 1 queue that is not listed any more: imports. Keys in Redis "
-        "were lost"
+        "queues: commands for all queues leave out 1 queue that is not listed any more: imports. "
+        "Keys in Redis were lost"
     ]
     assert site.text("mend") == "imports is among the known queues again\n"
     assert site.store.queues() == ["imports"]
