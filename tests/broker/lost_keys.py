@@ -217,8 +217,8 @@ class Fleet:
         self._hold(TENANTS, "tenants-lost0", "tenants-lost1", key="lost", lost=True)
         fair.limit([TENANTS], KeyLimits(concurrency=2))
         # Its own limits, and that of its rate.
-        fair.limit_key(TENANTS, "own", KeyLimits(concurrency=5, interval_us=30e6, burst=1))
-        self._hold(TENANTS, "tenants-own0", key="own")
+        fair.limit_key(TENANTS, "own", KeyLimits(concurrency=5, interval_us=10e6, burst=3))
+        self._hold(TENANTS, "tenants-own0", "tenants-own1", "tenants-own2", key="own")
         fair.pause_key(TENANTS, "paused")
         self._hold(TENANTS, "tenants-full0", "tenants-full1", key="full")
         for key in ("own", "paused", "full", "early", "lost"):

@@ -76,8 +76,8 @@ def test_queues(site: Site) -> None:
     site.send(countdown=60, queue="imports")
     site.redis.delete("redisdelay:known-queues")
     assert lost(site) == [
-        "queues: commands for all queues leave out 1 queue that is not listed any more: imports. Keys in "
-        "Redis were lost"
+        "queues: commands for all queues leave out 1 queue that is not listed any more: imports. "
+        "Keys in Redis were lost"
     ]
     assert site.text("mend") == "imports is among the known queues again\n"
     assert site.store.queues() == ["imports"]

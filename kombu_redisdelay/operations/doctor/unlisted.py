@@ -26,11 +26,11 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
         {store.partitions.queue_of(name) for name, some in found.queues.items() if some.is_unknown}
     )
     if unknown:
-        is_or_are = "is" if len(unknown) == 1 else "are"
+        are = "is" if len(unknown) == 1 else "are"
         yield wrong(
             "queues",
-            f"commands for all queues leave out {number_of(len(unknown), 'queue')} that {is_or_are} not "
-            f"listed any more: {first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
+            f"commands for all queues leave out {number_of(len(unknown), 'queue')} that {are} not listed "
+            f"any more: {first_of(unknown, MOST_NAMED)}. Keys in Redis were lost",
             _MEND,
         )
     for queue in queues:
