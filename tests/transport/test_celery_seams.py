@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 
+from celery.app import trace
 from celery.worker import WorkController, loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.events import Events
@@ -89,3 +91,22 @@ def test_each_end_of_a_task_comes_to_a_method_of_its_request() -> None:
     assert "self._announce_revoked(" in inspect.getsource(Request.revoked)
     parameters = inspect.signature(Request._announce_revoked).parameters
     assert list(parameters) == ["self", "reason", "terminated", "signum", "expired"]
+
+
+def test_what_the_tracer_knows_of_a_task() -> None:
+    """Whether its function has returned, by these variables, and where its result is stored."""
+    source = inspect.getsource(trace.build_tracer)
+    assert re.search(r"R = retval = fun\(\*args, \*\*kwargs\)\n +state = SUCCESS\n", source)
+    assert source.count("task.backend.mark_as_done(") == 1
+    assert "def trace_task(uuid, args, kwargs, request=None):" in source
+    assert "task_request = Context(request or {}" in source
+    assert "I, R, state, retval = on_error(task_request, exc)" in source
+
+
+def test_how_the_tracer_reports_a_failure() -> None:
+    """By these two, and by an error that they raise."""
+    source = inspect.getsource(trace.build_tracer)
+    assert "R = report_internal_error(task, exc)" in source
+    assert "FAILURE: self.handle_failure," in inspect.getsource(trace.TraceInfo.handle_error_state)
+    parameters = inspect.signature(Request.on_failure).parameters
+    assert list(parameters) == ["self", "exc_info", "send_failed_event", "return_ok"]
