@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Task
 from celery.backends.base import Backend
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, WorkerLostError
 from celery.states import SUCCESS
 from redis.exceptions import OutOfMemoryError
 
@@ -138,6 +138,13 @@ class BrokenSuccess(Task):  # type: ignore[misc]
         raise RuntimeError("a fault in the hook")
 
 
+class LostElsewhere(Task):  # type: ignore[misc]
+    """A task that asks for the result of another one when it has succeeded. That has lost its process."""
+
+    def on_success(self, *args: Any, **kwargs: Any) -> None:
+        raise WorkerLostError("another task")
+
+
 class LostAfterSuccess(Task):  # type: ignore[misc]
     """A task whose process is lost when its success is stored."""
 
@@ -213,6 +220,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "no_chain": (return_an_object, {}),
     "no_chord": (succeed, UNSTORED),
     "success_hook": (succeed, {"base": BrokenSuccess}),
+    "success_hook_lost": (succeed, {"base": LostElsewhere, "reject_on_worker_lost": True}),
     "soft_storing": (succeed, {"soft_time_limit": 0.5, "backend": Slow(app)}),
     "hard_storing": (succeed, {"time_limit": 0.5, "backend": Slow(app)}),
     "lost_storing": (succeed, {"backend": Killing(app)}),

@@ -54,6 +54,7 @@ EARLY: dict[str, str | None] = {
     "no_chain": "EncodeError",
     "no_chord": "ConnectionError",
     "success_hook": None if NEWEST else "RuntimeError",
+    "success_hook_lost": None if NEWEST else "WorkerLostError",
     "succeed": None,
     "expired": None,
 }
@@ -90,6 +91,7 @@ LOST = {
     **dict.fromkeys(["no_link", "no_chain", "no_chord"], CONTINUATION),
     "soft_storing": RESULT,
     "success_hook": HOOK,
+    "success_hook_lost": HOOK,
 }
 
 #: How to publish some of them.
@@ -208,6 +210,21 @@ def test_which_have_failed(site: Installation, pool: str) -> None:
         again = found[f"raise.{ack}"][0].payload
         assert again.startswith(b'{"redisdelay-due": ')
         assert b'"task": "raise.%s"' % ack.encode() in again
+
+
+def test_one_that_has_returned_does_not_come_back_where_none_is_kept(site: Installation) -> None:
+    options = {**OPTIONS, "keep_failed": None}
+    settings = {"broker_transport_options": options}
+    site.worker(pool="solo", settings=settings, app=APP, expected=ANYTHING)
+    producer = site.producer()
+    kinds = ["no_result", "not_acked_no_result", "no_json", "succeed"]
+    for kind in kinds:
+        producer.send_task(f"{kind}.late")
+    with Messages(producer) as messages:
+        ends = {f"{kind}.late": ["succeeded"] for kind in kinds}
+        wait_until(lambda: outcomes_of(messages) == ends, 30, "a line of each end")
+        assert (site.ready(), site.scheduled(), site.unacked()) == (0, 0, 0)
+        assert messages.count() == 0
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])

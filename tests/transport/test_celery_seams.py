@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from celery.app import trace
 from celery.apps import worker as apps_worker
 from celery.bootsteps import Blueprint
 from celery.concurrency import thread
@@ -150,3 +152,22 @@ def test_a_task_that_has_a_place_among_the_greenlets_has_not_run_yet() -> None:
 def test_a_pool_of_threads_returns_what_can_be_cancelled() -> None:
     assert "return ApplyResult(f)" in inspect.getsource(thread.TaskPool.on_apply)
     assert "self.f = future" in inspect.getsource(thread.ApplyResult.__init__)
+
+
+def test_what_the_tracer_knows_of_a_task() -> None:
+    """Whether its function has returned, by these variables, and where its result is stored."""
+    source = inspect.getsource(trace.build_tracer)
+    assert re.search(r"R = retval = fun\(\*args, \*\*kwargs\)\n +state = SUCCESS\n", source)
+    assert source.count("task.backend.mark_as_done(") == 1
+    assert "def trace_task(uuid, args, kwargs, request=None):" in source
+    assert "task_request = Context(request or {}" in source
+    assert "I, R, state, retval = on_error(task_request, exc)" in source
+
+
+def test_how_the_tracer_reports_a_failure() -> None:
+    """By these two, and by an error that they raise."""
+    source = inspect.getsource(trace.build_tracer)
+    assert "R = report_internal_error(task, exc)" in source
+    assert "FAILURE: self.handle_failure," in inspect.getsource(trace.TraceInfo.handle_error_state)
+    parameters = inspect.signature(Request.on_failure).parameters
+    assert list(parameters) == ["self", "exc_info", "send_failed_event", "return_ok"]
