@@ -44,6 +44,7 @@ def served(site: Site) -> set[str]:
     metrics.unique_conflict(QUEUE, "dropped")
     metrics.task_ended("shop.close", "failed", "KeyError", 0.1, 0.2)
     metrics.watch_pool(int, int)
+    metrics.refused("busy", False)
     return {name.partition("{")[0] for name, _ in {**exported(site), **scrape(REGISTRY)}}
 
 

@@ -11,6 +11,7 @@ from kombu.connection import Connection
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import examine
 from tests.transport.kit import publish
+from tools.harness import trouble
 from tools.harness.cluster import Cluster
 from tools.harness.process import wait_until
 
@@ -61,3 +62,14 @@ def test_without_a_replica_and_without_a_server() -> None:
         findings = found(cluster, ["q", elsewhere])
         assert findings[f"queue {elsewhere}"] == ("warning", "1 message scheduled, and no worker")
         assert findings["queues"][0] == "wrong"
+
+
+def test_a_server_that_refuses_is_one_finding_and_the_others_are_looked_at() -> None:
+    with Cluster(primaries=3, node_timeout=60_000) as cluster:
+        busy, *others = cluster.primaries
+        with trouble.busy(busy):
+            findings = found(cluster)
+        level, text = findings[f"connection of {busy}"]
+        assert (level, text.partition(":")[0]) == ("wrong", "it refuses")
+        assert [findings[f"role of {one}"] for one in others] == [("ok", "primary, 0 replicas")] * 2
+        assert findings["permissions"][0] == "ok"

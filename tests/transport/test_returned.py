@@ -134,7 +134,7 @@ def report(where: Where, result: Any = None, id: str = ID, **request: Any) -> An
     app.finalize()
     Hooks.where = Continuation.where = where
     signature = after.s()
-    asked = {
+    asked: dict[str, Any] = {
         "id": id,
         "is_eager": False,
         "delivery_info": {},
@@ -173,10 +173,10 @@ class TestHasReturned:
     @pytest.mark.parametrize("follows", ["link", "chain"])
     def test_continuation(self, kind: type[Exception], is_left: bool, follows: str) -> None:
         where = Where({"continuation": kind("why")}, is_left)
-        assert lost(report(where, **{follows: True})) == CONTINUATION
+        assert lost(report(where, None, ID, **{follows: True})) == CONTINUATION
         assert "SUCCESS" not in where.passed
         # If it was sent, only the result is lost.
-        assert lost(report(Where({"SUCCESS": kind("why")}, is_left), **{follows: True})) == RESULT
+        assert lost(report(Where({"SUCCESS": kind("why")}, is_left), None, ID, **{follows: True})) == RESULT
 
     @pytest.mark.parametrize("hook", ["on_success", "after_return"])
     def test_hook(self, kind: type[Exception], is_left: bool, hook: str) -> None:
