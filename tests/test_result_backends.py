@@ -9,6 +9,16 @@ import sys
 from typing import Any
 
 import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 celery = pytest.importorskip("celery")
 redis = pytest.importorskip("celery.backends.redis")
@@ -132,6 +142,30 @@ def test_errors(url: str, error: str) -> None:
         backend(url, "memory://")
     assert "s3cret" not in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_tried_again"),
+    [
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), True),
+        (ResponseError("BUSY Redis is busy running a script."), True),
+        (BusyLoadingError("Redis is loading the dataset in memory"), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (MasterDownError("Link with MASTER is down"), True),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), True),
+        (ConnectionError("Connection closed by server."), True),
+        # Each place of the pool would wait, and a full Redis would not drain.
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), False),
+        (NoPermissionError("this user has no permissions to run the 'setex' command"), False),
+        (ResponseError("max daily request limit exceeded. Limit: 10000, Usage: 10000."), False),
+        (ResponseError("string exceeds maximum allowed size (proto-max-bulk-len)"), False),
+        (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), False),
+    ],
+    ids=str,
+)
+def test_which_results_are_stored_again(error: RedisError, is_tried_again: bool) -> None:
+    """With ``result_backend_always_retry``."""
+    assert backend("redisdelay://h:1/2").exception_safe_to_retry(error) is is_tried_again
 
 
 @pytest.mark.parametrize("url", ["redisdelays://h:1/2", "redisdelay+socket:///run/redis.sock"])

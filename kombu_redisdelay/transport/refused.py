@@ -232,6 +232,7 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
 
     Raises:
         RedisError: the server refuses for good, or cannot be reached, or this is no worker.
+        ValueError: it has refused for :data:`UNKNOWN_FOR`, and no row of the table knows why.
     """
     worker: Any = getattr(_here, "worker", None)
     if worker is None:
@@ -251,7 +252,8 @@ def outlast(broker: Hashable, connect: Callable[[], _Result]) -> _Result:
                 if not may_wait(refusal, broker):
                     raise
                 if refusal is None and unknown.has_lasted(exc):
-                    raise
+                    # kombu would connect again for an error of the server.
+                    raise ValueError(f"Redis refuses, for a reason that is not known: {exc}") from exc
                 waits.begin(by, reason_of(refusal), told(CONNECTING, exc, refusal))
             pause = min(longest_pause, 2 * pause or FIRST_PAUSE)
             until = monotonic() + pause * uniform(0.5, 1.0)

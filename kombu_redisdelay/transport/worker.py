@@ -128,7 +128,7 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
                 if _unknown.has_lasted(exc):
                     raise
                 raise Refuses(f"Redis refuses: {exc}") from None
-            if not may_wait(refusal, broker):
+            if not (may_wait(refusal, broker) and may_wait(refusal, broker, wait=True)):
                 logger.critical(
                     "Redis refuses this worker, which ends: %s (%s)", in_a_line(exc), refusal.hint
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
@@ -123,6 +123,29 @@ def test_who_holds_nothing_is_no_consumer_although_the_heartbeat_hangs(rig: Rig)
         wait_until(lambda: remaining_ms(rig) < 0, 20, "no renewal comes through")
         lease.stop(server_of(rig))
         assert not rig.client.exists(KEY)
+
+
+@pytest.mark.parametrize("harm", ["refused", "silent"])
+def test_knows_since_when_it_is_served(rig: Rig, harm: str) -> None:
+    """While the server refuses or is silent, no time counts in which others renew nothing."""
+    with Proxy(rig.client.connection_pool.connection_kwargs["port"]) as proxy:
+        server = SingleServer(Pool(1, host=HOST, port=proxy.port, socket_timeout=1))
+        lease = lease_of(server, LEASE_MS)
+        lease.cover(QUEUE)
+        wait_until(lambda: remaining_ms(rig) > 0, 20, "the lease begins")
+        assert lease.served_since == float("-inf")
+        if harm == "refused":
+            proxy.refuse("MISCONF as we say")
+        else:
+            proxy.go_silent()
+        wait_until(lambda: lease.served_since == float("inf"), 20, "it is not served")
+        before = monotonic()
+        proxy.serve()
+        proxy.pass_on()
+        proxy.reset()
+        wait_until(lambda: lease.served_since != float("inf"), 20, "it is served again")
+        assert lease.served_since >= before
+        lease.stop(server_of(rig))
 
 
 def test_goes_on_after_an_error_and_says_both_once(

@@ -27,7 +27,7 @@ _SILENT = (Harm.SILENCE, Harm.HALF_OPEN)
 _CONNECTION = (Harm.CLIENT_KILL, Harm.RESTART, Harm.RESET, Harm.DELAY, *FAILOVERS, Harm.DOWN)
 _REFUSALS = (Harm.REFUSED, Harm.REFUSED_SOME)
 #: What may keep an ack from the server for longer than it is in flight.
-_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION, *_REFUSALS)
+_HINDRANCES = (Harm.STOP, *_SILENT, *_CONNECTION)
 
 
 class Cause(str, Enum):
@@ -168,7 +168,10 @@ class Judge:
             killed = past.ran_last in damage.workers and past.starts[-1].at <= damage.until <= rerun.at
             # What acked, and lived on, had nothing left that its death could give back.
             was_acking = all(
-                damage.at - IN_FLIGHT <= ack.at or self._befell(_HINDRANCES, ack, damage.at) for ack in acks
+                damage.at - IN_FLIGHT <= ack.at
+                or self._befell(_HINDRANCES, ack, damage.at)
+                or self._was_refused(ack, damage.at)
+                for ack in acks
             )
             if killed and was_acking and all(damage.at < failover.until for failover in forgetting):
                 after = rerun.at - damage.at
@@ -228,12 +231,17 @@ class Judge:
     def _could_not_ack(self, past: Past, end: Damage) -> bool:
         """Whether a worker had done the task, and all its acks were refused until it had ended."""
         return any(
-            refusal.at - IN_FLIGHT <= ack.at and end.until <= refusal.until + IN_FLIGHT
+            self._was_refused(ack, end.until)
             for ack in past.acks()
             if ack.worker == past.ran_last and ack.worker in end.workers
+        )
+
+    def _was_refused(self, ack: Entry, until: float) -> bool:
+        """Whether the server refused this ack, and each time that it was sent again *until* then."""
+        return any(
+            ack.worker in each.workers and each.at - IN_FLIGHT <= ack.at and until <= each.until + IN_FLIGHT
             for harm in _REFUSALS
-            for refusal in self._by_harm[harm]
-            if ack.worker in refusal.workers
+            for each in self._by_harm[harm]
         )
 
     def _outlived(self, past: Past, damage: Damage) -> bool:

@@ -41,6 +41,8 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "keep_failed": ("default", "one", "none"),
     # What happens in the middle.
     "middle": ("nothing", "SIGKILL", "SIGTERM", "CLIENT KILL", "silence", "failover"),
+    # What the servers answer for a while just then: they are there, and refuse.
+    "trouble": ("no", "MISCONF", "BUSY", "OOM", "NOREPLICAS", "max clients"),
     "hiredis": ("without", "with"),
     "celery": ("newest", "oldest"),
 }
@@ -62,6 +64,9 @@ class Exclusion:
         """Whether a row, or a part of one, is excluded."""
         return all(row.get(name) in values for name, values in self.values.items())
 
+
+#: All but none.
+TROUBLES = DIMENSIONS["trouble"][1:]
 
 EXCLUSIONS = (
     Exclusion(
@@ -95,6 +100,14 @@ EXCLUSIONS = (
     Exclusion(
         {"middle": ("failover",), "topology": ("single",)},
         "one server has nothing to fail over to",
+    ),
+    Exclusion(
+        {"trouble": TROUBLES, "middle": ("failover",)},
+        "the primary that is in trouble is gone then",
+    ),
+    Exclusion(
+        {"trouble": ("OOM",), "backend": ("ours",)},
+        "a full Redis does not keep results",
     ),
     Exclusion(
         {"backend": ("ours",), "topology": ("cluster",)},

@@ -49,9 +49,12 @@ def wanted(row: Row) -> tuple[str, ...]:
     """Where what is wrong in a row belongs in the end."""
     if row["beside"] == "fails" and row["keep_failed"] == "none":
         return (GONE,)
-    # The oldest one is dropped; or the worker, or the primary, was gone before it had the copy.
-    may_be_gone = row["keep_failed"] == "one" or (
-        row["acks"] == "early" and row["middle"] in ("SIGKILL", "failover")
+    # The oldest one is dropped; or the worker, or the primary, was gone before it had the copy. A full Redis
+    # keeps none.
+    may_be_gone = (
+        row["keep_failed"] == "one"
+        or row["trouble"] == "OOM"
+        or (row["acks"] == "early" and row["middle"] in ("SIGKILL", "failover"))
     )
     if row["beside"] == "fails" and may_be_gone:
         return (FAILED, GONE)

@@ -33,6 +33,8 @@ PAUSE = (0.2, 0.5)
 #: When queues are not fair that are switched: around what happens in the middle, and while a burst is there.
 PLAIN = ((0.15, 0.25), (0.38, 0.6), (0.81, 0.84))
 MIDDLE = 0.4
+#: When the servers begin to refuse: what happens in the middle has just begun.
+TROUBLE = 0.41
 BURST_AT = 0.8
 #: A revoked task is due this much later than it was published, seconds.
 REVOKED_DUE = 5.0

@@ -58,7 +58,9 @@ def observe(row: Row, seed: str, interpreter: Interpreter, seconds: float, *, al
     with ThreadPoolExecutor(2, "side") as executor:
 
         def begin(topology: str, published: Plan, *, stock: bool) -> Future[History]:
-            servers = TOPOLOGIES[topology](failing=row["middle"] == "failover")
+            # kombu's transport ends at most of what a server in trouble answers.
+            troubled = row["trouble"] != "no" and not stock
+            servers = TOPOLOGIES[topology](failing=row["middle"] == "failover", troubled=troubled)
             side = Side(row, published, servers, interpreter.path, together, enough, stock=stock)
             return executor.submit(side)
 

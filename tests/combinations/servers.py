@@ -15,12 +15,23 @@ from redis.cluster import RedisCluster
 from tests.chaos.sentinels import ARGUMENTS
 from tests.chaos.site import Course
 from tests.combinations.by_hand import Address
+from tools.harness import trouble
 from tools.harness.assembly import Assembly
 from tools.harness.cluster import Cluster
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 from tools.harness.sentinel import MASTER, PASSWORD, PATIENCE, SentinelSite, follows
 
+#: For how long a server refuses, seconds.
+REFUSES_FOR = 2.0
+#: What it answers then.
+TROUBLES: Mapping[str, trouble.Trouble] = {
+    "MISCONF": trouble.misconf,
+    "BUSY": trouble.busy,
+    "OOM": trouble.full,
+    "NOREPLICAS": trouble.too_few_replicas,
+    "max clients": trouble.too_many_clients,
+}
 #: For how long a server is silent, seconds, and how long the others wait before they take it for dead.
 SILENCE = 2.0
 _LONGER_MS = 10_000
@@ -31,11 +42,17 @@ class Servers(Assembly):
 
     Arguments:
         failing: whether a primary will fail, and be replaced. Otherwise a server that is silent is not.
+        troubled: whether a server will refuse for a while.
     """
 
-    def __init__(self, *, failing: bool) -> None:
+    #: For Celery's own result backends, if they must not use these servers: they lose a task whose result a
+    #: server refuses. Ours waits.
+    _of_results: RedisServer | None = None
+
+    def __init__(self, *, failing: bool, troubled: bool = False) -> None:
         super().__init__()
         self._failing = failing
+        self._troubled = troubled
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -70,11 +87,25 @@ class Servers(Assembly):
 
     def results(self) -> str:
         """The URL of Celery's own result backend."""
-        return self.stock()
+        return self.stock() if self._of_results is None else self._of_results.url("redis")
+
+    @property
+    def harmed(self) -> RedisServer:
+        """The server that is harmed, if only one is."""
+        return self.live[0]
+
+    def refuse(self, what: str) -> None:
+        """Have a server refuse for a while. Returns when that is over.
+
+        Arguments:
+            what: one of ``TROUBLES``.
+        """
+        with TROUBLES[what](self.harmed):
+            time.sleep(REFUSES_FOR)
 
     def be_silent(self) -> None:
         """Have a server answer nobody for a while."""
-        server = self.live[0]
+        server = self.harmed
         os.kill(server.pid, signal.SIGSTOP)
         time.sleep(SILENCE)
         os.kill(server.pid, signal.SIGCONT)
@@ -112,6 +143,8 @@ class Single(Servers):
 
     def _start(self) -> None:
         self._server = self._exit.enter_context(RedisServer())
+        if self._troubled:
+            self._of_results = self._exit.enter_context(RedisServer())
 
 
 class Watched(Servers):
@@ -135,10 +168,6 @@ class Watched(Servers):
     def stock(self) -> str:
         return self._site.url("sentinel")
 
-    def results(self) -> str:
-        # Celery's own backends lose a task whose result a server refuses during a failover. Ours waits.
-        return self._results.url("redis") if self._failing else self.stock()
-
     def client(self) -> Redis:
         return self._site.client()
 
@@ -157,9 +186,9 @@ class Watched(Servers):
         # What the docs recommend: a primary that comes back takes nothing that it would have to forget.
         site = SentinelSite(replicas=2, args=ARGUMENTS) if self._failing else SentinelSite(replicas=1)
         self._site = self._exit.enter_context(site)
-        if self._failing:
-            self._results = self._exit.enter_context(RedisServer())
-        else:
+        if self._failing or self._troubled:
+            self._of_results = self._exit.enter_context(RedisServer())
+        if not self._failing:
             for sentinel in self._site.sentinels:
                 with sentinel.client() as client:
                     client.execute_command("SENTINEL", "SET", MASTER, "down-after-milliseconds", _LONGER_MS)
@@ -182,9 +211,6 @@ class Sharded(Servers):
     def stock(self) -> str:
         raise NotImplementedError
 
-    def results(self) -> str:
-        return self._results.url("redis")
-
     def client(self) -> RedisCluster:
         return self._cluster.client()
 
@@ -198,17 +224,15 @@ class Sharded(Servers):
         self._cluster.wait_until_ok()
         return Course(killed, served)
 
-    def be_silent(self) -> None:
-        node = self._cluster.node_of("{q0}")
-        node.pause()
-        time.sleep(SILENCE)
-        node.resume()
+    @property
+    def harmed(self) -> RedisServer:
+        return self._cluster.node_of("{q0}")
 
     def _start(self) -> None:
         timeout, replicas = (2000, 1) if self._failing else (_LONGER_MS, 0)
         self._cluster = self._exit.enter_context(Cluster(3, replicas, node_timeout=timeout))
         # Celery's backends know no cluster.
-        self._results = self._exit.enter_context(RedisServer())
+        self._of_results = self._exit.enter_context(RedisServer())
 
 
 TOPOLOGIES: dict[str, type[Servers]] = {"single": Single, "sentinel": Watched, "cluster": Sharded}

@@ -29,7 +29,7 @@ from tests.combinations.history import History
 from tests.combinations.interpreters import ROOT
 from tests.combinations.operator import Operator
 from tests.combinations.orders import GO, ORDERS, READY, STOP, SUBMISSIONS, Orders
-from tests.combinations.plan import MIDDLE, Plan
+from tests.combinations.plan import MIDDLE, TROUBLE, Plan
 from tests.combinations.servers import Servers
 from tests.combinations.settings import LEASE, operating, settings
 from tools.harness.journal import whole_lines
@@ -113,7 +113,8 @@ class Side:
         self._together = together
         self._enough = enough
         self._stock = stock
-        self._middle: Future[None] | None = None
+        #: What goes on in the background.
+        self._harms: list[Future[None]] = []
         self._unready: list[str] = []
 
     def __call__(self) -> History:
@@ -128,7 +129,7 @@ class Side:
             directory = Path(exit_.enter_context(TemporaryDirectory(prefix="redisdelay-")))
             self._ledger = Ledger(directory / "ledger")
             # What it starts ends with its thread.
-            helper = exit_.enter_context(ThreadPoolExecutor(1, "middle"))
+            helper = exit_.enter_context(ThreadPoolExecutor(2, "harm"))
             exit_.enter_context(self._servers)
             options = operating(self._row, self._servers)
             self._operator = Operator(self._servers, self._plan, options)
@@ -181,16 +182,18 @@ class Side:
                 "failover": self._fail_over,
             }
             yield at, lambda: self._in_background(helper, harms[middle])
+        if self._row["trouble"] != "no" and not self._stock:
+            yield TROUBLE * seconds, lambda: self._in_background(helper, self._refuse)
 
     def _in_background(self, helper: ThreadPoolExecutor, harm: Callable[[], None]) -> None:
-        self._middle = helper.submit(harm)
+        self._harms.append(helper.submit(harm))
 
     def _is_calm(self) -> bool:
         """Whether the harm is over, and all workers are there."""
-        if self._middle is not None:
-            if not self._middle.done():
-                return False
-            self._middle.result()
+        if not all(harm.done() for harm in self._harms):
+            return False
+        for harm in self._harms:
+            harm.result()
         return self._fleet.settled
 
     def _kill_clients(self) -> None:
@@ -202,6 +205,12 @@ class Side:
         at = time.time()
         self._servers.be_silent()
         self._fleet.note(Harm.SILENCE, at)
+
+    def _refuse(self) -> None:
+        at, before = time.time(), {worker.label for worker in self._fleet.workers}
+        self._servers.refuse(self._row["trouble"])
+        everyone = before | {worker.label for worker in self._fleet.workers}
+        self._fleet.damage.append(Damage(Harm.REFUSED, tuple(sorted(everyone)), at, time.time()))
 
     def _fail_over(self) -> None:
         at = time.time()

@@ -16,7 +16,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _OURS = "kombu_redisdelay/"
 
 #: What ends a connection, and for how long after it workers may say so, seconds.
-_OF_CONNECTIONS = (Harm.CLIENT_KILL, Harm.SILENCE, *FAILOVERS)
+_OF_CONNECTIONS = (Harm.CLIENT_KILL, Harm.SILENCE, Harm.REFUSED, *FAILOVERS)
 _AFTERMATH = 30.0
 #: What is said of a lost connection or a server that does not serve just now.
 _LOST = re.compile(

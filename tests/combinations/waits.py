@@ -23,6 +23,9 @@ OVERHEAD = 0.02
 CATCHING_UP = 0.5
 #: Celery tries at once, after 2 and after 4 more seconds, and then a worker looks for neighbours for one.
 CONNECTED_AGAIN = 7.0
+#: After a server has refused: the longest pause of a worker, and a second in which one that has connected
+#: again looks for neighbours.
+SERVED_AGAIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def windows(row: Row, history: History) -> list[Window]:
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
     if row["fair"] == "limited":
         found += _limited(history)
-    return found + _after_a_failover(row, history)
+    return found + _refused(history) + _after_a_failover(row, history)
 
 
 def _limited(history: History) -> list[Window]:
@@ -97,6 +100,14 @@ def _limited(history: History) -> list[Window]:
     killed = [damage.at for damage in history.damage if damage.harm is Harm.KILL]
     times = [(at, at + lasts), *((when, when + LEASE) for when in killed)]
     return [Window(queue, begins, ends, ends) for queue in plan.queues for begins, ends in times]
+
+
+def _refused(history: History) -> list[Window]:
+    """When a server refused, and until workers have heard that it does not any more."""
+    times = [(each.at, each.until) for each in history.damage if each.harm is Harm.REFUSED]
+    return [
+        Window(queue, at, until, until + SERVED_AGAIN) for queue in history.plan.queues for at, until in times
+    ]
 
 
 def _after_a_failover(row: Row, history: History) -> list[Window]:

@@ -26,10 +26,12 @@ def site(tmp_path: Path) -> Iterator[Installation]:
         yield site
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_worker_that_starts_runs_what_is_there(site: Installation, pool: str) -> None:
+@pytest.mark.parametrize(
+    ("pool", "waiting"), [("prefork", 20), ("solo", 20), ("threads", 300), ("gevent", 20)]
+)
+def test_a_worker_that_starts_runs_what_is_there(site: Installation, pool: str, waiting: int) -> None:
     producer = site.producer()
-    tasks = [str(number) for number in range(20)]
+    tasks = [str(number) for number in range(waiting)]
     for task in tasks:
         producer.send_task("work_late", [task])
     fill(site.redis)

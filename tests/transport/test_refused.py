@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
+from threading import Thread
 from time import monotonic
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
@@ -16,7 +19,7 @@ from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until
 from tools.harness.proxy import Proxy
-from tools.harness.redis_server import HOST, RedisServer
+from tools.harness.redis_server import HOST, RedisServer, free_port
 
 pytestmark = pytest.mark.one_server
 
@@ -208,6 +211,95 @@ class TestUnknownError:
             assert goes_on(f"ERR the disks are on {word}, number {{}}", 0.4)
         with pytest.raises(ResponseError, match="on strike"):
             goes_on("ERR the disks are on strike, number {}", PATIENCE)
+
+
+class TestConnecting:
+    """A worker connects: Celery's ``ensure_connected``, in this thread."""
+
+    def connect(self, site: Site, url: str | None = None, **patience: Any) -> Any:
+        connection = site.connect(url, visibility_timeout=1)
+        with refused.as_worker(patience.pop("maybe_shutdown", lambda: None), 0.1):
+            return connection.ensure_connection(**patience)
+
+    @pytest.mark.parametrize("begin", [trouble.misconf, trouble.busy], ids=["MISCONF", "BUSY"])
+    def test_it_waits_for_a_server_that_refuses(
+        self, site: Site, own_server: RedisServer, begin: trouble.Trouble
+    ) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(begin(own_server))
+            looks = iter(range(1000))
+
+            def maybe_shutdown() -> None:
+                if next(looks) == 5:
+                    stack.close()
+
+            # One try, as Celery counts.
+            self.connect(site, maybe_shutdown=maybe_shutdown, max_retries=1, interval_start=0)
+        assert next(looks) > 5
+
+    def test_it_hears_of_sigterm_meanwhile(self, site: Site, proxy: Proxy) -> None:
+        def maybe_shutdown() -> None:
+            raise SystemExit
+
+        proxy.refuse("LOADING Redis is loading the dataset in memory")
+        with pytest.raises(SystemExit):
+            self.connect(site, maybe_shutdown=maybe_shutdown)
+
+    def test_a_server_that_cannot_be_reached_is_no_such(self, site: Site) -> None:
+        """kombu counts these tries."""
+        tries: list[BaseException] = []
+        with pytest.raises(OperationalError):
+            self.connect(
+                site,
+                f"redisdelay://{HOST}:{free_port()}/0",
+                errback=lambda error, _: tries.append(error),
+                max_retries=3,
+                interval_start=0,
+                interval_step=0,
+            )
+        assert len(tries) == 3
+
+    def test_an_unknown_error_does_not_last(
+        self, site: Site, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.3)
+        proxy.refuse(STRIKE)
+        looks: list[None] = []
+        with pytest.raises(ValueError, match="not known: the disks are on strike"):
+            self.connect(site, maybe_shutdown=lambda: looks.append(None))
+        assert looks, "it has waited before"
+
+
+class TestEnding:
+    """A program that ends is patient with what it settles."""
+
+    @pytest.fixture(autouse=True)
+    def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(refused, "END_PATIENCE", 1.0)
+        refused._end_of_patience.cache_clear()
+
+    def held(self, channel: Any, site: Site) -> Any:
+        inbox = Inbox(channel)
+        publish(site.channel(), "a")
+        drain(channel.connection.client, lambda: len(inbox) == 1)
+        return inbox.messages[0]
+
+    def test_its_acks_wait(self, site: Site, own_server: RedisServer, channel: Any) -> None:
+        message = self.held(channel, site)
+        with trouble.misconf(own_server):
+            message.ack()
+            closing = Thread(target=channel.connection.client.release)
+            closing.start()
+            wait_until(lambda: refused._end_of_patience.cache_info().currsize, 10, "that it is refused")
+        closing.join(10)
+        assert (site.ready(), site.unacked()) == (0, 0)
+
+    def test_not_for_ever(self, site: Site, own_server: RedisServer, channel: Any) -> None:
+        message = self.held(channel, site)
+        with trouble.misconf(own_server):
+            message.ack()
+            channel.connection.client.release()
+        assert site.unacked() == 1
 
 
 def test_a_program_with_kombu_gets_the_error(site: Site, own_server: RedisServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from threading import Thread
@@ -118,15 +118,16 @@ def full(server: RedisServer) -> Iterator[None]:
 
 
 @contextmanager
-def too_many_clients(server: RedisServer) -> Iterator[None]:
-    """It takes no more connections, and those of clients are closed."""
+def too_many_clients(server: RedisServer) -> Iterator[redis.Redis]:
+    """It takes no more connections, and those of clients are closed but for that of the client that this
+    yields."""
     with server.client() as client:
         limit = client.config_get("maxclients")["maxclients"]
         client.config_set("maxclients", 1)
         try:
             for kind in ("normal", "pubsub"):
                 client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-            yield
+            yield client
         finally:
             client.config_set("maxclients", limit)
 
@@ -201,10 +202,8 @@ def loading(server: RedisServer) -> Iterator[None]:
     try:
         yield
     finally:
-        wait_until(lambda: _says(server, ""), PATIENCE, "that it has loaded")
-        with server.client() as client:
-            for name in fillers:
-                client.unlink(name)
+        # One of a cluster has to hear from the others before it serves.
+        wait_until(lambda: _unlinks(server, fillers), PATIENCE, "that it has loaded")
 
 
 def _says(server: RedisServer, error: str) -> bool:
@@ -215,3 +214,9 @@ def _says(server: RedisServer, error: str) -> bool:
         except redis.RedisError as exc:
             return bool(error) and error in str(exc)
     return not error
+
+
+def _unlinks(server: RedisServer, keys: Iterable[str]) -> bool:
+    with asking(server) as client, suppress(redis.RedisError):
+        return all(client.unlink(key) is not None for key in keys)
+    return False

@@ -145,20 +145,26 @@ class ClusterServer:
 
     def confirm_acks(self) -> None:
         failures: dict[Address, Exception] = {}
+        # What one server refuses must not hold up the others.
+        refused: list[ResponseError] = []
         for address, server in list(self._servers.items()):
             try:
                 server.confirm_acks()
             except (ConnectionError, TimeoutError) as exc:
                 failures[address] = exc
+            except ResponseError as exc:
+                refused.append(exc)
         if failures:
             self._find_out()
-        self._send_stray()
         try:
+            refused += self._send_stray()
             for address in failures.keys() & self._servers.keys():
                 raise failures[address]
+            checked(refused)
         finally:
-            # The error refers to this frame, and the frame to the error: this breaks the cycle.
+            # The errors refer to this frame, and the frame to the errors: this breaks the cycle.
             failures.clear()
+            refused.clear()
 
     def new_connection(self, key: str) -> Any:
         return self.server_of(key).new_connection(key)
@@ -277,21 +283,32 @@ class ClusterServer:
     def _has_strayed(self, ack: Ack) -> None:
         self._stray.append(ack)
 
-    def _send_stray(self) -> None:
-        """Send the acks that have no server to the server that has their keys now."""
+    def _send_stray(self) -> list[ResponseError]:
+        """Send the acks that have no server to the server that has their keys now. Returns the errors; their
+        acks are sent again."""
         with self._lock:
             acks, self._stray = self._stray, []
         if not acks:
-            return
+            return []
         try:
             replies = self.call_all(*(ack.in_full for ack in acks))
         except BaseException:
             self._stray += [ack._replace(again=True) for ack in acks]
             raise
-        vain = [ack for ack, reply in zip(acks, replies, strict=True) if reply == 0 and not ack.again]
+        errors, vain = [], []
+        for ack, reply in zip(acks, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                errors.append(reply)
+                self._stray.append(ack._replace(again=True))
+                continue
+            if ack.told is not None:
+                ack.told(reply)
+            if reply == 0 and not ack.again:
+                vain.append(ack)
         if self._ack_in_vain is not None:
             for queue in {ack.queue for ack in vain}:
                 self._ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+        return errors
 
     def _find_out(self) -> None:
         """Find out which servers there are. Acks that a server has not confirmed before it left are sent

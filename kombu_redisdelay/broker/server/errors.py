@@ -25,6 +25,10 @@ class NothingDone(ConnectionError):
         super().__init__(said)
         self.refusal = refusal
 
+    def __repr__(self) -> str:
+        # That of redis-py 8 names only the class. Celery logs it.
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class Unreachable(NothingDone):
     """There is no connection to the server, and none can be made."""

@@ -61,7 +61,7 @@ FULL = "the server is out of memory (maxmemory) and has refused it: nothing was 
 
 #: Keys that an error names, and what stands before them.
 KEYS_NAMED = 3
-_WITH_KEYS = " (a script with the keys "
+_WITH_KEYS = " (keys: "
 
 #: Redis before 7 wraps the error of a command in an error of the script. redis-py does not see it there.
 _OUT_OF_MEMORY = "-OOM "

@@ -128,9 +128,11 @@ def try_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
         loading: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts]
         again = [calls[index] for index in unknown]
         commands = [script.command(keys, args) for script, keys, args in again]
-        later = server.call_all(*loading, *commands)[len(loading) :]
-        for index, reply in zip(unknown, later, strict=True):
-            replies[index] = reply
+        later = server.call_all(*loading, *commands)
+        loaded = dict(zip(scripts, later, strict=False))
+        for index, reply in zip(unknown, later[len(loading) :], strict=True):
+            # Who may not load scripts is told so, not that there is none.
+            replies[index] = loaded[calls[index][0]] if isinstance(reply, NoScriptError) else reply
     return explained_all(replies, server, [keys for _, keys, _ in calls])
 
 

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server import cluster as cluster_module
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from tests.broker.database import ClusterDatabase
 from tests.broker.rig import Rig, payload, taken, texts
+from tools.harness import trouble
 from tools.harness.cluster import Cluster
 from tools.harness.cluster_node import Node
 from tools.harness.cluster_view import slot_of
@@ -65,6 +67,43 @@ def test_acks_while_keys_move(rig: Rig, cluster: Cluster, moved: str) -> None:
         me.confirm_acks()
     assert rig.unacked("q") == {}
     assert rig.acked_in_vain == []
+
+
+def test_an_ack_that_is_refused_when_its_slot_is_served_again(rig: Rig, cluster: Cluster) -> None:
+    rig.put("q", payload("0"))
+    me = rig.consumer()
+    [held] = taken(me, "q")
+    node = cluster.node_of("q")
+    with trouble.cluster_down(node):
+        me.ack("q", held.tag)
+        with pytest.raises(SlotUnavailable), rig.store.server.hurrying():
+            me.confirm_acks()
+    with trouble.misconf(node), pytest.raises(ResponseError, match="MISCONF"):
+        me.confirm_acks()
+    assert list(rig.unacked("q")) == [held.tag]
+    me.confirm_acks()
+    assert rig.unacked("q") == {}
+    assert rig.acked_in_vain == []
+
+
+def test_acks_that_one_server_refuses_do_not_hold_up_the_others(rig: Rig, cluster: Cluster) -> None:
+    node = cluster.node_of("q")
+    another = next(name for name in "abcdefghij" if cluster.node_of(name) is not node)
+    for queue in ("q", another):
+        rig.put(queue, payload("0"))
+    me = rig.consumer()
+    [held], [held_there] = taken(me, "q"), taken(me, another)
+    with trouble.cluster_down(cluster.node_of(another)):
+        me.ack(another, held_there.tag)
+        with pytest.raises(SlotUnavailable), rig.store.server.hurrying():
+            me.confirm_acks()
+    with trouble.misconf(node):
+        me.ack("q", held.tag)
+        with pytest.raises(ResponseError, match="MISCONF"):
+            me.confirm_acks()
+        assert rig.unacked(another) == {}
+    me.confirm_acks()
+    assert rig.unacked("q") == {}
 
 
 @pytest.mark.parametrize("moved", [(), ("ready",), ("schedule",), ("ready", "schedule", "messages")])

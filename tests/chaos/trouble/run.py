@@ -125,13 +125,18 @@ class _OfPool:
                 worker.wait_ready()
             producer = Producer(app, self._seed, RATE, site.queues, longest_countdown=LONGEST_COUNTDOWN)
             with producer:
+                # Who was never served may end when it is refused.
+                self._wait_until_all_work(0)
                 passed = [self._pass(planned) for planned in self._planned]
             self._wait_until_drained(producer)
-            # Leave time to give back what a worker held that was killed last, and to forget it.
-            time.sleep(2 * LEASE)
+            if any(each.harm is Harm.KILL for each in fleet.damage):
+                # Leave time to give back what a worker held that was killed last, and to forget it.
+                time.sleep(2 * LEASE)
             fleet.stop()
             with site.client() as client:
                 left = leftovers(client, TRANSPORT)
+                # For the workers of the next pool.
+                client.flushall()
         app.close()
         verdict = self._judge().judge(producer.submissions, self._ledger.entries())
         self._write_down("damage", fleet.damage)
