@@ -57,6 +57,8 @@ ALLOWED = {
     "delayed": {"delayed"},
     # Celery's purge, and the hint for those who look for it.
     "purge": {"purge", "_purge"},
+    # Of kombu.
+    "sweep": {"sweep_bindings"},
 }
 
 

@@ -21,7 +21,7 @@ def _written(path: Path) -> Iterator[str]:
                 func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
                 args=[ast.Constant(value=str(text)), *_],
             ) if level in _LEVELS:
-                yield re.sub(r"%[sdr]", "…", text)
+                yield re.sub(r"%(?:\.\d)?[sdrf]", "…", text)
 
 
 def test_each_line_is_explained() -> None:
