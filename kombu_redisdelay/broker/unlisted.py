@@ -34,8 +34,8 @@ NAMES_PER_SCRIPT = 200
 #: Keys that a queue has only if it is to be among the known ones.
 _OF_KNOWN = (b"schedule", b"dead", b"failed", b"control", b"fair")
 
-#: Keys that another key lists: unacked hashes, and lists of a fair queue.
-_LISTED = re.compile(rb"unacked:|\d*:")
+#: Keys that another key lists: unacked hashes, and lists and turns of a fair queue.
+_LISTED = re.compile(rb"unacked:|turns:|\d*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ class Found:
     is_refused: bool = False
 
     def add(self, queue: str, some: Unlisted) -> None:
-        if some != Unlisted():
-            self.queues[queue] = self.queues.get(queue, Unlisted()).plus(some)
+        self.queues[queue] = self.queues.get(queue, Unlisted()).plus(some)
 
 
 def search(
@@ -175,8 +174,11 @@ def _look_at(store: Store, found: Found, names: Mapping[str, Sequence[bytes]], o
             # A key of it has another type, for example.
             logger.debug("Could not look at queue %r: %s", queue, reply)
             found.is_whole = False
-        else:
+        elif any(reply):
             found.add(queue, Unlisted(*reply))
+            if not only_looks:
+                # It may have been forgotten meanwhile.
+                store.remember(queue)
 
 
 def relisting(store: Store, queue: str, names: Sequence[bytes], only_looks: bool = False) -> ScriptCall:

@@ -8,7 +8,7 @@
 -- KEYS[3]  limits (hash `control`)
 -- ARGV[1]  "1": only looks
 -- ARGV[2+] names of keys of the queue, without what the keys of a queue begin with: those of unacked hashes,
---          and of lists of a fair queue
+--          and of lists and turns of a fair queue
 --
 -- Returns  how many consumers were not listed, and how many messages they hold; how many lists had no turn,
 --          and how many messages they have
@@ -27,9 +27,12 @@ local base, only_looks = base_of(KEYS[1]), ARGV[1] == '1'
 local consumers, keys_of = {}, {}
 for i = 2, #ARGV do
   local consumer = string.match(ARGV[i], '^unacked:(.*)$')
+  local with_turns = string.match(ARGV[i], '^turns:(%d+)$')
   local step, key = string.match(ARGV[i], '^(%d*):(.*)$')
   if consumer then
     consumers[#consumers + 1] = consumer
+  elseif with_turns then
+    keys_of[with_turns] = keys_of[with_turns] or {}
   elseif step then
     -- See key_list().
     step = step == '' and '0' or step
@@ -38,12 +41,15 @@ for i = 2, #ARGV do
   end
 end
 
+local function is_open(step)
+  return redis.call('HEXISTS', base .. 'fair', 'n:' .. step) == 1
+end
+
 -- Those of the keys that have messages in a step, and no turn; and how many messages. A turn is of no use if
 -- nothing is said to be sorted in.
 local function without_turn(step, keys)
-  local is_open = redis.call('HEXISTS', base .. 'fair', 'n:' .. step) == 1
   local found, messages = {}, 0
-  for _, key in ipairs(is_open and keys_without_turn(base, step, keys) or keys) do
+  for _, key in ipairs(is_open(step) and keys_without_turn(base, step, keys) or keys) do
     -- Another program may have put something else there.
     local length = redis.pcall('LLEN', key_list(base, step, key))
     if type(length) == 'number' and length > 0 then
@@ -53,22 +59,31 @@ local function without_turn(step, keys)
   return found, messages
 end
 
-local lists, sorted_in = 0, 0
+-- Whether a step has turns, and nothing is said to be sorted in.
+local function has_lost_count(step)
+  return not is_open(step) and redis.call('EXISTS', base .. 'turns:' .. step) == 1
+end
+
+local lists, sorted_in, is_changed = 0, 0, false
 for step, keys in pairs(keys_of) do
   local some, messages = without_turn(step, keys)
   lists, sorted_in = lists + #some, sorted_in + messages
-  if #some > 0 and not only_looks then
+  if not only_looks and (#some > 0 or has_lost_count(step)) then
     work_when_full(KEYS[3])
-    give_turns(base, step, some, clock_of(base, step), 0)
     lose_count(base, step)
+    is_changed = true
+    if #some > 0 then
+      give_turns(base, step, some, clock_of(base, step), 0)
+    end
   end
 end
-if not only_looks and not fair_state(base) and (lists > 0 or redis.call('EXISTS', base .. 'fair') == 1) then
+local unlisted, held = list_holders(base, consumers, only_looks)
+if not only_looks and not fair_state(base) and redis.call('EXISTS', base .. 'fair') == 1 then
   work_when_full(KEYS[3])
   redis.call('HSET', KEYS[3], 'fair', 'off')
-  wake(KEYS[2])
-elseif lists > 0 and not only_looks then
+  is_changed = true
+end
+if is_changed then
   wake(KEYS[2])
 end
-local unlisted, held = list_holders(base, consumers, only_looks)
 return { #unlisted, held, lists, sorted_in }

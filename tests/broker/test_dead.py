@@ -74,6 +74,29 @@ class TestDamagedSchedule:
         assert len(rig.scheduled("q")) == 125
         assert "125 scheduled message(s)" in caplog.text
 
+    def test_messages_that_say_when_they_are_due_are_scheduled_again(
+        self, rig: Rig, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """They have lost their due time."""
+        due_ms = rig.database.now_ms() + 60_000
+        texts = [f'{{"redisdelay-due": {due_ms + n}, {payload(str(n))[1:]}' for n in range(3)]
+        for n, text in enumerate(texts):
+            rig.schedule("q", text, 60_000 + n, id=str(n))
+        rig.schedule("q", payload("silent"), 60_000)
+        # Too long for a time.
+        rig.schedule("q", f'{{"redisdelay-due": {"9" * 16}, {payload("odd")[1:]}', 60_000)
+        rig.client.delete(rig.store.keys("q").schedule)
+        rig.use_up_token("q")
+        assert rig.mend("q") == 5
+        found = rig.client.zrange(rig.store.keys("q").schedule, 0, -1, withscores=True)
+        assert found == [(b"%d" % n, due_ms + n) for n in range(3)]
+        assert rig.tokens("q") == 1
+        assert len(dead(rig)) == 2
+        assert "3 scheduled message(s) of queue 'q' had lost their due time" in caplog.text
+        assert rig.mend("q") == 0
+        rig.database.advance(61_000)
+        assert len(taken(rig.consumer(), "q")) == 3
+
     def test_nothing_is_said_of_a_schedule_in_order(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
         rig.schedule("q", payload("1"), 60_000)
         assert rig.mend("q") == 0

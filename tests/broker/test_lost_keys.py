@@ -40,6 +40,17 @@ def test_costs_only_what_was_in_it(rig: Rig, row: str, is_whole: bool) -> None:
         lose_and_live_on(Fleet(Rig(rig.database)), *choice)
 
 
+@pytest.mark.many_messages
+@pytest.mark.one_server
+@pytest.mark.parametrize("seed", [38, *(range(30) if ENVIRONMENT == THOROUGH else ())])
+def test_several_at_once(rig: Rig, seed: int) -> None:
+    random, fleet = Random(seed), Fleet(rig)
+    first, *others = random.sample(sorted(map(bytes.decode, rig.all_keys())), random.randint(2, 6))
+    for key in others:
+        fleet.lose(key, None)
+    lose_and_live_on(fleet, first, None)
+
+
 def losses(fleet: Fleet, row: str, is_whole: bool) -> list[tuple[str, int | None]]:
     """The keys of a row, each with the number of a member that is lost of it, ``None`` for all."""
     keys = fleet.keys(ROWS[row])

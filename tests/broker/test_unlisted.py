@@ -468,6 +468,28 @@ class TestTurns:
         rig.ack(me, "q", second.tag)
         assert len(taken(me, "q")) == 1
 
+    @pytest.mark.parametrize("is_lost", [True, False])
+    def test_a_unique_key_whose_list_was_lost_is_free(self, rig: Rig, is_lost: bool) -> None:
+        """Though the queue is never empty."""
+        unique, me = UniqueKey("u", DONE), rig.consumer()
+        assert rig.publish_unique("q", "1", unique) is None
+        taken(me, "q", limit=0)
+        publish(rig, "a", "a0")
+        taken(me, "q", limit=0)
+        if is_lost:
+            self.lose(rig, ":")
+        for minutes in (0, 11):
+            state, since_ms, *rest = rig.client.hget(rig.key("q", "unique"), "u").decode().split(" ")
+            older = " ".join((state, str(int(since_ms) - minutes * 60_000), *rest))
+            rig.client.hset(rig.key("q", "unique"), "u", older)
+            if minutes:
+                # The next one of each other key is younger.
+                self.lose(rig, ":a")
+                rig.client.lpush(rig.key("q", ":a"), f'{{"redisdelay-due": {rig.database.now_ms()}, "x": 1}}')
+            check_unique(rig.store, ["q"], {})
+            held = bool(rig.client.hexists(rig.key("q", "unique"), "u"))
+            assert held is not (is_lost and minutes > 0)
+
     def test_limits_of_keys_count_again(self, rig: Rig) -> None:
         fair = FairQueues(rig.store)
         fair.pause_key("q", "a")
@@ -479,3 +501,34 @@ class TestTurns:
         check_fair(rig.store, ["q"], {})
         assert rig.client.hgetall(rig.key("q", "control")) == {b"fair": b"on"}
         assert ids(taken(rig.consumer(), "q")) == ["a0"]
+
+
+@pytest.mark.one_server
+@pytest.mark.many_messages
+@pytest.mark.parametrize(
+    ("keys", "is_limited", "most"),
+    [(1, False, 1), (10, False, 1), (10, True, 1)],
+    ids=["one", "ten", "limited"],
+)
+def test_a_portion_costs_one_command_more(
+    rig: Rig, fair: FairQueues, keys: int, is_limited: bool, most: int
+) -> None:
+    """To see whether the keys have their turns whose lists have messages."""
+    if is_limited:
+        fair.limit(["q"], KeyLimits(concurrency=1000))
+    me = rig.consumer()
+    names = [f"k{number}" for number in range(keys)]
+    for name in names:
+        publish(rig, name, f"{name}-first")
+    taken(me, "q", limit=0)
+    taken(me, "q", limit=0)
+    for name in names:
+        publish(rig, name, *numbered(name, 5))
+    rig.client.config_resetstat()
+    taken(me, "q", limit=0)
+    calls = {name[8:]: each["calls"] for name, each in rig.client.info("commandstats").items()}
+    assert calls["lpush"] == keys
+    # Of the unsorted messages. Nothing else asks for turns, and none is written.
+    assert calls.get("zmscore", 0) == most
+    assert calls.get("zadd", 0) == 1, "a token"
+    assert calls.get("hmget", 0) == 1 + is_limited

@@ -67,6 +67,17 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     assert finish(forget_unused(store)) == 0, "it was noted again"
 
 
+def test_nothing_is_left_of_limits_that_were_lost(rig: Rig) -> None:
+    """The hash `control` of a fair queue."""
+    rig.store.remember("q")
+    for name in ("limited", "active", "unacked-keys"):
+        rig.client.hset(rig.key("q", name), "a", "1")
+    for name in ("earlier", "alarms"):
+        rig.client.zadd(rig.key("q", name), {"a": 1})
+    assert tidy_later(rig) == 1
+    assert rig.all_keys() == []
+
+
 def test_what_was_noted_lately_is_not_looked_at(rig: Rig) -> None:
     rig.store.remember("q")
     rig.database.advance(UNUSED_MS - 1000)

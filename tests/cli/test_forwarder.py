@@ -70,6 +70,15 @@ def test_what_is_due_becomes_ready_in_the_order_in_which_it_is_due(
     assert site.redis.hkeys(site.store.keys(QUEUE).messages) == [later]
 
 
+def test_what_no_key_lists_any_more_is_listed_again(site: Site, start: Callable[[], object]) -> None:
+    site.add_consumer("lost", 0, holds=1)
+    site.send(countdown=3600, queue="forgotten")
+    site.redis.delete(site.store.keys(QUEUE).consumers, "redisdelay:known-queues")
+    start()
+    wait_until(lambda: site.redis.zscore(site.store.keys(QUEUE).consumers, "lost") is not None, 30, "it")
+    wait_until(lambda: "forgotten" in site.store.queues(), 30, "the queue")
+
+
 def test_what_was_sorted_in_by_key_goes_back_without_a_worker(
     site: Site, start: Callable[[], object]
 ) -> None:

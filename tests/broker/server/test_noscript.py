@@ -38,6 +38,7 @@ from kombu_redisdelay.broker.stranded import Destined, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unique import UniqueKey
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
+from kombu_redisdelay.broker.unlisted import search_for
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
@@ -203,6 +204,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     ),
     "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.membership.leave(["q"]),
+    "relist": lambda rig, consumer, delivery: search_for(rig.store, "q"),
 }
 
 
@@ -307,7 +309,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
         *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
-        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED"),
+        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED", "RELIST"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
         *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "FINISH"),
     }, "a script that CALLS does not know of"
