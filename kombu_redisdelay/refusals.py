@@ -184,6 +184,14 @@ REFUSALS = (
         passes=True,
     ),
     Refusal(
+        "noscript",
+        _code("NOSCRIPT"),
+        Then.ASKS_AGAIN,
+        "somebody has had the server forget its scripts (SCRIPT FLUSH)",
+        (NoScriptError,),
+        passes=True,
+    ),
+    Refusal(
         "unusable",
         r"^unknown (?:sub)?command|^DB index|not allowed in cluster mode",
         Then.ENDS,
@@ -192,13 +200,13 @@ REFUSALS = (
     # What only other code cures.
     Refusal(
         "fault",
-        _code("WRONGTYPE", "CROSSSLOT", "NOSCRIPT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
+        _code("WRONGTYPE", "CROSSSLOT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
         + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script|undeclared key"
         + r"|^unknown |^wrong number of arg|^syntax error|out of range|is not an? (?:integer|valid)"
         + r"|non local key",
         Then.RAISES,
         "",
-        (ClusterCrossSlotError, ExecAbortError, ModuleError, NoScriptError),
+        (ClusterCrossSlotError, ExecAbortError, ModuleError),
     ),
     Refusal(
         "quota",
