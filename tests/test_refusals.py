@@ -275,6 +275,7 @@ SAID: dict[str | None, tuple[str, ...]] = {
         "max concurrent connections exceeded",
         "DB capacity quota exceeded",
     ),
+    "noscript": ("NOSCRIPT No matching script. Please use EVAL.",),
     "fault": (
         "Script attempted to access a non local key in a cluster node",
         # Dragonfly.
