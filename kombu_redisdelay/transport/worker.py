@@ -123,7 +123,8 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return start(self, consumer, *args, **kwargs)
         except ResponseError as exc:
-            refusal, broker = refusal_of(exc), getattr(consumer.connection.transport, "broker", None)
+            transport = getattr(consumer.connection, "transport", None)
+            refusal, broker = refusal_of(exc), getattr(transport, "broker", None)
             if broker is None or (refusal is not None and refusal.then is Then.RAISES):
                 raise
             if refusal is None:
