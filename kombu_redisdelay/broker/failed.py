@@ -356,6 +356,18 @@ def _size(task: FailedTask) -> int:
     return len(task.head) + size_with_key(task.stored)
 
 
+def _trimming(keep: KeepFailed, gone_from: bytes) -> list[Argument]:
+    return TRIM_FAILED.arguments(
+        count=keep.count,
+        age_ms=keep.age_ms,
+        bytes=keep.bytes,
+        at_most=TRIMMED_PER_CALL,
+        told_from=TOLD_FROM,
+        told_every_s=TOLD_EVERY,
+        gone_from=gone_from,
+    )
+
+
 def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
     """Drop the failed tasks of *queues* that are too old, or too many, and what is left of them where
     Redis has evicted a part, or an older release has taken some out. If this process keeps none, it does
@@ -367,9 +379,9 @@ def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) ->
         left = {queue: b"0" for queue, exists in zip(left, counts, strict=True) if exists}
     while keep and left:
         yield
-        args = (*(keep.count, keep.age_ms, keep.bytes, TRIMMED_PER_CALL), *(TOLD_FROM, TOLD_EVERY))
         calls = [
-            (TRIM_FAILED, (store.keys(queue).failed,), (*args, cursor)) for queue, cursor in left.items()
+            (TRIM_FAILED, (store.keys(queue).failed,), _trimming(keep, cursor))
+            for queue, cursor in left.items()
         ]
         done = dict(zip(left, run_each(store.server, calls), strict=True))
         for queue, (_, dropped, _) in done.items():

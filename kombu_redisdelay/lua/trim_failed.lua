@@ -27,12 +27,13 @@ if redis.call('ZCARD', keys.list) == 0 then
   unlink_rest(keys)
   return { 0, 0, '' }
 end
-local most, now_ms, cursor = tonumber(ARGV[4]), clock_us() / 1000, ARGV[7]
+local count, age_ms, bytes, at_most, told_from, told_every_s, gone_from = unpack(ARGV)
+local most, now_ms, cursor = tonumber(at_most), clock_us() / 1000, gone_from
 if cursor ~= '' then
   cursor = forget_returned(keys, cursor, most, now_ms)
 end
 local counted = count_anew(keys, most)
-local limits = { count = tonumber(ARGV[1]), age_ms = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }
+local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }
 local trimmed, dropped = trim_failed(keys, limits, now_ms, most)
 note(KEYS[1], 'failed_dropped', dropped)
 
@@ -48,8 +49,8 @@ local function to_tell()
   local total, told = number_of(found, '^%d+$'), number_of(before, '^%d+')
   local told_s = number_of(before, ' (%d+)$')
   local now_s = math.floor(now_ms / 1000)
-  local is_early = told_s <= now_s and now_s < told_s + tonumber(ARGV[6])
-  if total - told < tonumber(ARGV[5]) or is_early then
+  local is_early = told_s <= now_s and now_s < told_s + tonumber(told_every_s)
+  if total - told < tonumber(told_from) or is_early then
     return 0
   end
   -- If a full server refuses that, another worker tells of them later.

@@ -85,6 +85,6 @@ def test_an_error_names_the_key(place: Place, key: str, expected: str) -> None:
 
 
 def test_who_may_not_look_for_queues_is_told(server: RedisServer) -> None:
-    rules = [*documented_rules("celery"), "~unacked*", "+client|list"]
+    rules = [*documented_rules("celery"), "-scan", "~unacked*", "+client|list"]
     with Adoption(allow(server, *rules)) as adoption, pytest.raises(NoPermissionError, match="scan"):
         adoption.look()

@@ -261,8 +261,13 @@ class TestAConsumer:
         for _ in range(3):
             channel.say_again()
         stats = site.redis.info("commandstats")
+        # Redis 6.2 does not name subcommands.
         assert stats["cmdstat_sismember"]["calls"] == 9
-        assert stats.keys() - {"cmdstat_sismember"} <= {"cmdstat_config|resetstat", "cmdstat_info"}
+        assert stats.keys() - {"cmdstat_sismember"} <= {
+            "cmdstat_config|resetstat",
+            "cmdstat_config",
+            "cmdstat_info",
+        }
 
     def test_heals_each_place(self, site: Site) -> None:
         """Also what a deletion goes by, and what keeps kombu from sweeping the table."""

@@ -37,11 +37,13 @@ _BY_REASON: Mapping[str, Refusal] = {each.reason: each for each in REFUSALS}
 def check_refusals(servers: Sequence[OneServer]) -> Iterator[Finding]:
     """What the servers refuse now, and have refused before. What this user may not ask is left out. It takes
     :data:`BETWEEN` if there is anything, else nothing."""
+    # First: who may not ask for the log is refused, and that counts, too.
+    logs = {server: _log(server) for server in servers}
     before = {server: found for server in servers if (found := _counts(server))}
     if before:
         sleep(BETWEEN)
     for server in servers:
-        log = _log(server)
+        log = logs[server]
         findings = [*_lately(log or {})]
         if server in before:
             # The log knows which of these matter.

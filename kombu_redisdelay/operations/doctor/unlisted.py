@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from redis.exceptions import ConnectionError, TimeoutError
+
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import Unlisted
-from kombu_redisdelay.operations.doctor.finding import Finding, wrong
+from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
 from kombu_redisdelay.operations.mending import unlisted
 from kombu_redisdelay.words import first_of, number_of
 
@@ -21,7 +23,13 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
     Arguments:
         queues: those that are checked. Whether a queue is listed itself is looked up for all.
     """
-    found = unlisted(store, store.partitions.all_names(queues))
+    try:
+        found = unlisted(store, store.partitions.all_names(queues))
+    except (ConnectionError, TimeoutError) as exc:
+        if not store.server.has_slots:
+            raise
+        yield warning("lost keys", f"not looked for at all servers of the cluster: {exc}", "")
+        return
     unknown = sorted(
         {store.partitions.queue_of(name) for name, some in found.queues.items() if some.is_unknown}
     )
