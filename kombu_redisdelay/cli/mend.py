@@ -35,8 +35,8 @@ def command(as_json: bool) -> None:
                 "consumers": some.consumers,
                 "held": some.held,
                 "keys": some.lists,
-                "ready": some.sorted_in,
-                "unknown": some.is_unknown,
+                "messages": some.sorted_in,
+                "is_unknown": some.is_unknown,
             }
             for queue, some in sorted(found.queues.items())
         )

@@ -76,6 +76,7 @@ ADOPTING = (("adopt", "--yes"), ("adopt", "--dry-run"), ("adopt", "--yes", "--js
 STEERING: tuple[tuple[str, ...], ...] = (
     ("show", f"no{HOSTILE}"),
     ("stats", "-Q", f"no{HOSTILE}"),
+    ("mend",),
     ("pause", "-Q", QUEUE),
     ("limit", "-Q", QUEUE, "--rate", "1/s"),
     ("limit", "-Q", QUEUE, "--rate", f"no{HOSTILE}"),

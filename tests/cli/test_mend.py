@@ -12,7 +12,7 @@ from kombu_redisdelay.operations import mending
 from tests.cli.site import QUEUE, Site, sort_in
 
 Q = ("-Q", QUEUE)
-NOTHING = {"consumers": 0, "held": 0, "keys": 0, "ready": 0, "unknown": False}
+NOTHING = {"consumers": 0, "held": 0, "keys": 0, "messages": 0, "is_unknown": False}
 
 
 def lost(site: Site) -> list[str]:
@@ -58,7 +58,7 @@ def test_keys_without_a_turn(site: Site) -> None:
         "queue celery: 3 messages of 2 keys without a turn, so nobody takes them. Keys in Redis were lost",
         "queue celery: not all messages of its keys are where they are counted: 0 of 3",
     ]
-    assert site.rows("mend") == [{**NOTHING, "queue": QUEUE, "keys": 2, "ready": 3}]
+    assert site.rows("mend") == [{**NOTHING, "queue": QUEUE, "keys": 2, "messages": 3}]
     # They are counted again, too.
     assert lost(site) == []
 

@@ -268,7 +268,7 @@ def test_every_command_that_we_use_is_looked_at(access: Access) -> None:
     # Looked at where they are used: tests/sentinel/test_doctor.py, tests/operations/test_cluster.py.
     ours -= {"WAIT", "ASKING"}
     # For `adopt` alone, which says so if one is missing: tests/cli/test_adopt.py.
-    ours -= {"CLIENT", "SCAN"}
+    ours -= {"CLIENT"}
     looked_at = {str(use.command[0]) for use in uses(access.store, names_of(access, ()))}
     assert len(ours) > 25
     assert ours <= looked_at

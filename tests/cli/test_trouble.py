@@ -42,6 +42,8 @@ READS = {
     "keys": ("-Q", QUEUE),
     "memory": (),
     "doctor": (),
+    # Nothing was lost.
+    "mend": (),
 }
 #: Each that changes something.
 CHANGES = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kombu_redisdelay.operations.doctor
+from kombu_redisdelay.broker.failure import RESULT
 from kombu_redisdelay.broker.processes import new_consumer
 from tests.cli.site import QUEUE, Site
 from tests.docs.page import PAGES, Block, blocks
@@ -63,7 +64,7 @@ def site(server: RedisServer) -> Iterator[Site]:
 def test_the_heading_of_a_table(site: Site, block: Block, words: str, heading: str) -> None:
     if "failed" in words:
         # Where none has failed, other tables have no column for it.
-        failed(site, "f1")
+        failed(site, "f1", **({"returned": RESULT} if "RETURNED" in heading else {}))
     if "finished" in words:
         keep_finished(site.store, QUEUE, "f1", ran=14.0)
     first = site.text(*arguments(words)).split("\n", 1)[0]

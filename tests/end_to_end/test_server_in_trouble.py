@@ -37,7 +37,9 @@ USER, PASSWORD = "of-workers", "secret"
 
 #: What is said of a server that refuses.
 REFUSED = "Redis refuses|refuse|serves this process again|renewed again|Could not"
-LOST = f"{REFUSED}|{LOST_CONNECTION}|Refuses|LOADING|loading|max number of clients|Trying again"
+LOST = (
+    f"{REFUSED}|{LOST_CONNECTION}|Refuses|BusyLoadingError|LOADING|loading|max number of clients|Trying again"
+)
 
 
 @pytest.fixture

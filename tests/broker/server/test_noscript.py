@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kombu_redisdelay.broker.bindings import LastingBindings, QueueBinding
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
@@ -131,7 +132,12 @@ def schedule_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     return len(list(lists.schedule_all("q", found, lambda each: (each.payload.decode(), HOUR, False))))
 
 
+BINDING = QueueBinding("films", "new", "", "q")
+
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
+    "bind": lambda rig, consumer, delivery: LastingBindings(rig.store).bind([BINDING], again=False),
+    "unbind": lambda rig, consumer, delivery: LastingBindings(rig.store).unbind("q", "films", "new"),
+    "clear_failed": lambda rig, consumer, delivery: FailedTasks(rig.store).clear("q"),
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "publish_unique": publish_with_a_key,
     "ack_unique": ack_with_a_key,
@@ -311,5 +317,6 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED", "RELIST"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "FINISH"),
+        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "CLEAR_FAILED", "FINISH"),
+        *("BIND", "UNBIND"),
     }, "a script that CALLS does not know of"
