@@ -179,6 +179,7 @@ def test_the_doctor_finds_all_well(
     app.send_task("work", ["later"], countdown=60)
     lines = run(app, "doctor").splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}, "\n".join(lines)
-    # It asks for more than it needs: the log of refusals, what redis:// has left, and what a producer with another `sep` has sent.
+    # It asks for more than it needs: the log of refusals, what redis:// has left, and what a producer with
+    # another `sep` has sent.
     left = {f"key {prefix}{name} in toplevel" for name in ("unacked", "celery:1")}
     assert set(refused(server)) <= {"command config in toplevel", "command acl in toplevel", *left}
