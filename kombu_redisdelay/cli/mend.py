@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
         lines = [line for queue, some in sorted(found.queues.items()) for line in _said(queue, some)]
         echo_all(lines)
         if not lines and found.is_whole:
-            echo("Nothing was lost.", err=True)
+            echo("There is nothing to list again.", err=True)
     if found.is_refused:
         raise click.ClickException("The user of the broker URL may not look at all keys: it needs +scan.")
     if not found.is_whole:

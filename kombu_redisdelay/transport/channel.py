@@ -440,6 +440,7 @@ def _leaving_it_to_the_lease() -> Iterator[None]:
         yield
     except (RedisError, OSError) as exc:
         logger.warning(
-            "Could not give messages back. They return when Redis is there again, or the lease ends: %s",
+            "Could not give messages back. They return when another worker of their queue looks for them, or "
+            "the lease ends. What has run and could not be acked runs again: %s",
             exc,
         )

@@ -33,7 +33,7 @@ def lose_consumer(site: Site, queue: str = QUEUE) -> None:
 def test_nothing_was_lost(site: Site) -> None:
     site.send(countdown=60)
     result = site.run("mend")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing was lost.\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There is nothing to list again.\n")
     assert site.rows("mend") == []
     assert lost(site) == []
 
@@ -68,7 +68,7 @@ def test_what_is_counted(site: Site) -> None:
     sort_in(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).key_list(0, "a"))
     assert lost(site) == ["queue celery: not all messages of its keys are where they are counted: 1 of 3"]
-    assert site.run("mend").stderr == "Nothing was lost.\n"
+    assert site.run("mend").stderr == "There is nothing to list again.\n"
     assert lost(site) == []
 
 

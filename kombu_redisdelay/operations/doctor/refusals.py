@@ -76,7 +76,8 @@ def _counts(server: OneServer) -> Counter[str]:
     found["maxclients"] = int(stats.get("rejected_connections", 0))
     for name, its in errors.items():
         refusal = refusal_of(ResponseError(f"{name.removeprefix('errorstat_')} "))
-        if refusal is not None and refusal.is_for_a_while:
+        # That a server lacks a script for a moment is usual.
+        if refusal is not None and refusal.is_for_a_while and refusal.reason != "noscript":
             # Old releases of redis-py leave a single value as it is.
             count = its["count"] if isinstance(its, Mapping) else its.removeprefix("count=")
             found[refusal.reason] += int(count)
