@@ -356,7 +356,7 @@ def _size(task: FailedTask) -> int:
     return len(task.head) + size_with_key(task.stored)
 
 
-def _trimming(keep: KeepFailed, gone_from: bytes) -> list[Argument]:
+def _trimming(keep: KeepFailed, lost_from: bytes) -> list[Argument]:
     return TRIM_FAILED.arguments(
         count=keep.count,
         age_ms=keep.age_ms,
@@ -364,7 +364,7 @@ def _trimming(keep: KeepFailed, gone_from: bytes) -> list[Argument]:
         at_most=TRIMMED_PER_CALL,
         told_from=TOLD_FROM,
         told_every_s=TOLD_EVERY,
-        gone_from=gone_from,
+        lost_from=lost_from,
     )
 
 

@@ -124,7 +124,7 @@ def report(queue: str, some: Unlisted) -> None:
             "Listed %d consumer(s) of queue %r with %d message(s) again, because keys in Redis were lost",
             some.consumers,
             queue,
-            some.held,
+            some.unacked,
         )
     if some.lists:
         logger.warning(

@@ -44,14 +44,14 @@ class Unlisted:
 
     Attributes:
         consumers: how many consumers hold messages and were not listed.
-        held: how many messages they hold.
+        unacked: how many messages they hold.
         lists: how many lists of keys of a fair queue had no turn.
         sorted_in: how many messages are in these.
         is_unknown: whether the queue was not among the known ones.
     """
 
     consumers: int = 0
-    held: int = 0
+    unacked: int = 0
     lists: int = 0
     sorted_in: int = 0
     is_unknown: bool = False
@@ -59,7 +59,7 @@ class Unlisted:
     def plus(self, other: Unlisted) -> Unlisted:
         return Unlisted(
             self.consumers + other.consumers,
-            self.held + other.held,
+            self.unacked + other.unacked,
             self.lists + other.lists,
             self.sorted_in + other.sorted_in,
             self.is_unknown or other.is_unknown,

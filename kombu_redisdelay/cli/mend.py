@@ -33,7 +33,7 @@ def command(as_json: bool) -> None:
             {
                 "queue": queue,
                 "consumers": some.consumers,
-                "held": some.held,
+                "unacked": some.unacked,
                 "keys": some.lists,
                 "messages": some.sorted_in,
                 "is_unknown": some.is_unknown,
@@ -56,7 +56,7 @@ def _said(queue: str, some: Unlisted) -> Iterator[str]:
     if some.consumers:
         is_or_are = "is" if some.consumers == 1 else "are"
         count = number_of(some.consumers, "consumer")
-        yield f"{queue}: {count} with {number_of(some.held)} {is_or_are} listed again"
+        yield f"{queue}: {count} with {number_of(some.unacked)} {is_or_are} listed again"
     if some.lists:
         have, turns = ("has", "a turn") if some.lists == 1 else ("have", "turns")
         yield f"{queue}: {number_of(some.lists, 'key')} with {number_of(some.sorted_in)} {have} {turns} again"

@@ -77,7 +77,7 @@ for step, keys in pairs(keys_of) do
     end
   end
 end
-local unlisted, held = list_holders(base, consumers, only_looks)
+local unlisted, unacked = list_holders(base, consumers, only_looks)
 if not only_looks and not fair_state(base) and redis.call('EXISTS', base .. 'fair') == 1 then
   work_when_full(KEYS[3])
   redis.call('HSET', KEYS[3], 'fair', 'off')
@@ -86,4 +86,4 @@ end
 if is_changed then
   wake(KEYS[2])
 end
-return { #unlisted, held, lists, sorted_in }
+return { #unlisted, unacked, lists, sorted_in }

@@ -27,8 +27,8 @@ if redis.call('ZCARD', keys.list) == 0 then
   unlink_rest(keys)
   return { 0, 0, '' }
 end
-local count, age_ms, bytes, at_most, told_from, told_every_s, gone_from = unpack(ARGV)
-local most, now_ms, cursor = tonumber(at_most), clock_us() / 1000, gone_from
+local count, age_ms, bytes, at_most, told_from, told_every_s, lost_from = unpack(ARGV)
+local most, now_ms, cursor = tonumber(at_most), clock_us() / 1000, lost_from
 if cursor ~= '' then
   cursor = forget_returned(keys, cursor, most, now_ms)
 end

@@ -175,7 +175,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
     return extended
 
 
-def add_a_place(pool: Any) -> None:
+def make_room(pool: Any) -> None:
     """Add a place to a *pool* of greenlets. If the door is shut, all that wait for one come forward, one
     after the other, and each is sent away. The loop of the worker may be among them. A signal handler may
     call this."""

@@ -256,13 +256,13 @@ class QoS(virtual.QoS):
 
         The door is shut, and the channel takes nothing more.
         """
-        held = {tag: self._delivered.get(tag) for tag in list(self._queues)}
-        unbegun = {tag: message for tag, message in held.items() if keep_from_beginning(message)}
+        unsettled = {tag: self._delivered.get(tag) for tag in list(self._queues)}
+        unbegun = {tag: message for tag, message in unsettled.items() if keep_from_beginning(message)}
         if not unbegun:
             return
         # kombu's words: programs may search logs for them.
         logger.info("Restoring %d unacknowledged message(s)", len(unbegun))
-        if self.channel.give_back_all(held.keys() - unbegun.keys(), is_end=False):
+        if self.channel.give_back_all(unsettled.keys() - unbegun.keys(), is_end=False):
             for tag, message in unbegun.items():
                 self._forget(tag)
                 assert message is not None

@@ -21,7 +21,7 @@ from kombu.common import ignore_errors
 
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
-from kombu_redisdelay.transport.pools import add_a_place
+from kombu_redisdelay.transport.pools import make_room
 from kombu_redisdelay.transport.tasks import has_crashed
 
 
@@ -51,7 +51,7 @@ class Stop:
         if self._door.is_shut:
             return
         self._door.shut()
-        add_a_place(self._consumer.pool)
+        make_room(self._consumer.pool)
         if self._consumer.connection is not None:
             self._consumer.connection.transport.cycle.deliver_nothing_more()
 

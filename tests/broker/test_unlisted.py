@@ -43,7 +43,7 @@ class TestSearch:
     def test_a_consumer_is_listed_again(self, rig: Rig) -> None:
         fill(rig, "q")
         assert rig.recover("q") == 0
-        assert searched(rig).queues["q"] == Unlisted(consumers=1, held=1, is_unknown=False)
+        assert searched(rig).queues["q"] == Unlisted(consumers=1, unacked=1, is_unknown=False)
         assert rig.recover("q") == 1
         assert len(rig.ready("q")) == 1
 
@@ -71,7 +71,7 @@ class TestSearch:
         fill(rig, "other")
         found = searched(rig, only_looks=True).queues
         assert found["q"] == Unlisted(lists=1, sorted_in=2, is_unknown=True)
-        assert found["other"] == Unlisted(consumers=1, held=1)
+        assert found["other"] == Unlisted(consumers=1, unacked=1)
         assert not rig.client.exists(rig.key("q", "turns:0"), rig.known, rig.key("other", "consumers"))
 
     def test_only_some_queues(self, rig: Rig) -> None:
@@ -116,7 +116,7 @@ class TestSearch:
         monkeypatch.setattr(unlisted, "KEYS_PER_CALL", 5)
         for number in range(20):
             rig.client.hset(rig.key("q", f"unacked:c{number}"), "1", f"0:{payload(str(number))}")
-        assert searched(rig).queues["q"] == Unlisted(consumers=20, held=20)
+        assert searched(rig).queues["q"] == Unlisted(consumers=20, unacked=20)
         assert rig.client.zcard(rig.key("q", "consumers")) == 20
 
     def test_not_allowed(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from kombu_redisdelay.operations import mending
 from tests.cli.site import QUEUE, Site, sort_in
 
 Q = ("-Q", QUEUE)
-NOTHING = {"consumers": 0, "held": 0, "keys": 0, "messages": 0, "is_unknown": False}
+NOTHING = {"consumers": 0, "unacked": 0, "keys": 0, "messages": 0, "is_unknown": False}
 
 
 def lost(site: Site) -> list[str]:

@@ -48,14 +48,14 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
 
 
 def _of_queue(queue: str, each: Sequence[Unlisted]) -> Iterator[Finding]:
-    consumers, held = sum(some.consumers for some in each), sum(some.held for some in each)
+    consumers, unacked = sum(some.consumers for some in each), sum(some.unacked for some in each)
     if consumers:
         them = (
             "1 consumer that no key lists" if consumers == 1 else f"{consumers:,} consumers that no key lists"
         )
         yield wrong(
             f"queue {queue}",
-            f"{number_of(held)} of {them}: if it is lost, nobody gives them back. Keys in Redis were lost",
+            f"{number_of(unacked)} of {them}: if it is lost, nobody gives them back. Keys in Redis were lost",
             f"{_MEND} Workers do so each hour. Then what lost consumers hold comes back.",
         )
     lists, sorted_in = sum(some.lists for some in each), sum(some.sorted_in for some in each)
