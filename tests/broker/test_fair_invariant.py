@@ -530,5 +530,6 @@ class FairMachine(RuleBasedStateMachine):
 @pytest.mark.in_all_orders
 def test_each_message_is_in_one_place_and_no_limit_is_exceeded(database: Database) -> None:
     usual = 60 if isinstance(database, FakeDatabase) else 30
-    # The examples of the name alone find "faster than its rate", and a message that never runs: both are open.
+    # The examples of the name alone find "faster than its rate", and a message that never runs: both are
+    # open.
     run_machine(FairMachine, usual, name=f"{database.name}, 2", database=database)
