@@ -133,7 +133,7 @@ local function replace(entry, is_blocked, at_latest_ms)
   if instead_of ~= entry.member and (id ~= entry.id or at_latest_ms) then
     return { 'replace', entry.member, at_latest_ms and string.format('%.0f', at_latest_ms) }
   end
-  expect_list(KEYS[1])
+  expect_list(KEYS[1], 'LPUSH')
   expect_schedule(KEYS[3], KEYS[4])
   redis.call('HSET', KEYS[4], entry.member, stored)
   entry.step, entry.expires_ms = step, gone_ms
