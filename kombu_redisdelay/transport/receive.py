@@ -26,7 +26,7 @@ from kombu_redisdelay.broker.message import (
     mark_delivery,
     message_id,
 )
-from kombu_redisdelay.broker.printable import in_a_line, printable
+from kombu_redisdelay.broker.printable import cut, in_a_line, printable
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,6 @@ ENCODINGS = frozenset(virtual.Channel.codecs)
 
 #: What the JSON of a body begins with. Base64 has none of these.
 _JSON_BEGINS = ("[", "{")
-
-#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
-LONGEST_REASON = 200
 
 #: How many tasks a process remembers to have warned of, because their keys are wrong.
 MOST_WARNED = 1000
@@ -128,7 +125,7 @@ def receive(
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
-            malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
+            malformed.append((delivery, printable(cut(str(exc)))))
         except Exception as exc:
             # An unforeseen error. The other messages of this take must be delivered.
             logger.exception("An entry of queue %r cannot be read", delivery.queue)
@@ -189,7 +186,7 @@ def _warn_of_key(headers: dict[str, Any], queue: str) -> None:
         fair_key_of(headers)
     except Exception as exc:
         # Foreign headers may make it raise any exception.
-        about = queue, str(headers.get("task"))[:LONGEST_REASON]
+        about = queue, cut(str(headers.get("task")))
         if about in _warned:
             return
         if len(_warned) >= MOST_WARNED:
@@ -232,7 +229,7 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
     try:
         _decode(data)
     except MalformedMessage as exc:
-        reason = printable(str(exc)[:LONGEST_REASON])
+        reason = printable(cut(str(exc)))
         logger.error(
             "Dropped what came over the PUB/SUB channel %r and is not a message: %s", channel_name, reason
         )

@@ -120,6 +120,22 @@ def test_what_changes_is_refused_in_a_line_and_changes_nothing(
     assert everything(site) == before
 
 
+def test_of_one_message_it_is_known_that_nothing_was_done(
+    site: Site, server: RedisServer, in_each_state: dict[str, str]
+) -> None:
+    with trouble.misconf(server):
+        for words in (
+            ("cancel", in_each_state["scheduled"]),
+            ("cancel", in_each_state["ready"]),
+            ("reschedule", in_each_state["scheduled"], "--countdown", "60"),
+            ("requeue", in_each_state["dead"]),
+            ("remove", in_each_state["failed"]),
+        ):
+            result = site.run(*words)
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert result.stderr.startswith("Nothing was done.\nError: Redis could not save"), words
+
+
 def test_while_a_script_keeps_the_server_busy_each_command_says_how_to_end_it(
     site: Site, server: RedisServer, in_each_state: dict[str, str]
 ) -> None:
