@@ -127,8 +127,8 @@ def run_again(count: int) -> str:
     if count > 1:
         has, do, work, them = ("have", "do", "their work", "them")
     return (
-        f"{count:,} {has} returned before, and {do} {work} once more. What follows {them}, such as the rest of "
-        "a chain, is sent again"
+        f"{count:,} {has} returned before, and {do} {work} once more. What follows {them}, such as the rest "
+        "of a chain, is sent again"
     )
 
 
