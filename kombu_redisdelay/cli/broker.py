@@ -76,12 +76,12 @@ def connect_when_served(how: type[AccessT]) -> AccessT:
             access = connect(how)
         except BROKER_ERRORS as exc:
             refusal = refusal_of(exc)
-            if refusal is None or not may_wait(refusal, how):
+            if refusal is None or not may_wait(refusal, how.__name__):
                 raise
-            waits.begin(how, refusal.reason, f"to be connected to: {refusal.hint}")
+            waits.begin(how.__name__, refusal.reason, f"to be connected to: {refusal.hint}")
             sleep(LONGEST_PAUSE)
         else:
-            waits.end(how)
+            waits.end(how.__name__)
             return access
 
 

@@ -489,7 +489,8 @@ class Intake:
 
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
-        return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
+        message_of = partial(channel.Message, channel=channel)
+        return receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import ExitStack
 from threading import Thread
@@ -14,7 +15,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
 from kombu_redisdelay.transport import refused
-from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, in_seconds, publish
+from tests.transport.malformed import MESSAGE
 from tools.harness import trouble
 from tools.harness.process import wait_until
 from tools.harness.proxy import Proxy
@@ -194,6 +196,26 @@ class TestUnknownError:
             assert goes_on(f"ERR the disks are on {word}, number {{}}", 0.4)
         with pytest.raises(ResponseError, match="on strike"):
             goes_on("ERR the disks are on strike, number {}", PATIENCE)
+
+
+def test_what_is_not_due_or_no_message_is_moved_when_the_server_takes_it(
+    site: Site, own_server: RedisServer, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Producers of ``redis://`` schedule nothing. Other messages are delivered meanwhile."""
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    publish(site.channel(), "before")
+    drain(connection, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    early = json.dumps({**MESSAGE, "headers": {"id": "early", "eta": in_seconds(60).isoformat()}})
+    with trouble.no_permission(own_server, trouble.USER, "-hdel"):
+        site.redis.lpush("q", early, "garbage", json.dumps(MESSAGE))
+        drain(connection, lambda: len(inbox) == 2 and is_refused(channel))
+        assert (site.scheduled(), site.unacked()) == (0, 3)
+    drain(connection, lambda: not is_refused(channel))
+    assert (site.scheduled(), site.redis.llen(site.keys().dead), site.unacked()) == (1, 1, 1)
+    assert not any("Could not move" in line for line in caplog.messages)
+    assert sum("Moved an entry" in line for line in caplog.messages) == 1
 
 
 class TestConnecting:

@@ -59,11 +59,11 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
             keys[use.of] = use.rule
     if _name(_BEGIN) in commands:
         needed = chain((_BEGIN, _END), uses(store, names))
-        rules = dict.fromkeys(rule for use in needed for rule in (_rule(use), use.rule) if rule)
+        every = dict.fromkeys(rule for use in needed for rule in (_rule(use), use.rule) if rule)
         yield wrong(
             "permissions",
             f"commands refused: {', '.join(commands)}; without MULTI, doctor cannot look at the others",
-            f"All that is needed: ACL SETUSER <user> {' '.join(map(_written, rules))}",
+            f"All that is needed: ACL SETUSER <user> {' '.join(map(_written, every))}",
         )
         return
     why = {"commands": " (scripts need every command that they call)"}
