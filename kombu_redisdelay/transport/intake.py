@@ -302,6 +302,8 @@ class Intake:
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
         if unwanted:
             self.settle_in_time(partial(channel.consumer.put_back, unwanted))
+            for queue in {delivery.queue for delivery in unwanted if delivery.needs_ack}:
+                channel.consumer.membership.was_listed_late(queue)
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
