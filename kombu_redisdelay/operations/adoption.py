@@ -19,6 +19,7 @@ from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destin
 from kombu_redisdelay.broker.members import with_key
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
+from kombu_redisdelay.broker.printable import cut
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.stranded import Stranded
@@ -28,9 +29,6 @@ from kombu_redisdelay.operations.transfer import InUse, Transfer
 
 #: Unusable entries that are named.
 MOST_NAMED = 10
-
-#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
-LONGEST_REASON = 200
 
 _decoder = json.JSONDecoder()
 
@@ -248,7 +246,7 @@ class Adoption(Transfer):
             unique = _unique(message, id)
         except (ValueError, OverflowError, re.error) as exc:
             # The bindings and the headers may be foreign, too.
-            raise Unusable(str(exc)[:LONGEST_REASON]) from exc
+            raise Unusable(cut(str(exc))) from exc
         if not names:
             raise Unusable(f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}")
         if unique is not None:
@@ -296,7 +294,7 @@ def _read(data: bytes) -> tuple[bytes, dict[str, Any], str, str]:
         _, end = _decoder.raw_decode(text, start := _OPENING.match(text).end())  # type: ignore[union-attr]
     except Exception as exc:
         # Foreign bytes may make the decoder raise any exception.
-        raise Unusable(f"not a message that redis:// has taken: {exc}"[:LONGEST_REASON]) from exc
+        raise Unusable(cut(f"not a message that redis:// has taken: {exc}")) from exc
     return text[start:end].encode(), message, exchange or "", routing_key
 
 

@@ -362,14 +362,16 @@ class Channel(PublishingChannel):
                     self._consumer.forget_queue(name)
                     self.qos.forget_queue(name)
 
-    def queue_delete(
-        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
-    ) -> None:
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
+        """As kombu's. Returns how many ready messages were deleted; they are not counted in queues that do
+        not last, such as those of replies."""
         names = self.store.partitions.names(queue)
         if if_empty and (self._size(queue) or any(map(self.store.scheduled, names))):
-            return
+            return 0
+        ready = 0
         try:
             if self.lasts(queue):
+                ready = self._size(queue)
                 self._declared.forget_queue(queue)
                 # If it is to go only when it is unused, who uses it may bind it again.
                 found = [] if if_unused else self.unbind_all(queue)
@@ -377,12 +379,16 @@ class Channel(PublishingChannel):
                     # kombu deletes nothing of a queue that this connection has not bound.
                     exchange, *rest = found[0]
                     self._delete(queue, exchange, *rest)
+                elif not found and not any(self.state.queue_bindings(queue)):
+                    ready = 0
             super().queue_delete(queue, if_unused=if_unused, **kwargs)
         except ResponseError as exc:
             # kombu deletes some queues when the channel is closed, and would not close the rest.
             if not self._closing or refusal_of(exc) is None:
                 raise
             logger.debug("Queue %r was not deleted: %s", queue, exc)
+            return 0
+        return ready
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -302,6 +302,8 @@ class Intake:
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
         if unwanted:
             self.settle_in_time(partial(channel.consumer.put_back, unwanted))
+            for queue in {delivery.queue for delivery in unwanted if delivery.needs_ack}:
+                channel.consumer.membership.was_listed_late(queue)
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
@@ -489,7 +491,8 @@ class Intake:
 
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
-        return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
+        message_of = partial(channel.Message, channel=channel)
+        return receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation

@@ -198,7 +198,7 @@ def reason_of(refusal: Refusal | None) -> str:
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
     """What a person is told of a refusal, in a line."""
-    said = in_a_line(error).rstrip(".")
+    said = in_a_line(error)
     hint = f" ({refusal.hint})" if refusal and refusal.hint not in said else ""
     return f"{call.what}{hint}: {said}"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
 from contextlib import ExitStack
 from threading import Thread
 from time import monotonic
@@ -15,7 +15,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
 from kombu_redisdelay.transport import refused
-from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, in_seconds, publish
+from tests.transport.malformed import MESSAGE
 from tools.harness import trouble
 from tools.harness.process import wait_until
 from tools.harness.proxy import Proxy
@@ -23,32 +24,14 @@ from tools.harness.redis_server import HOST, RedisServer, free_port
 
 pytestmark = pytest.mark.one_server
 
-USER, PASSWORD = "of-workers", "secret"
 STRIKE = "ERR the disks are on strike"
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[RedisServer]:
-    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
-    with RedisServer(args=user) as server:
-        yield server
-
-
 @pytest.fixture
-def proxy(own_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(own_server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def site(own_server: RedisServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(site_of_user: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Of which no other test has been served."""
     monkeypatch.setattr(refused, "_have_served", set())
-    with own_server.client() as client:
-        client.flushall()
-        site = Site(f"redisdelay://{USER}:{PASSWORD}@{HOST}:{proxy.port}/0", client)
-        yield site
-        site.close()
-    assert not current()
+    return site_of_user
 
 
 @pytest.fixture
@@ -72,6 +55,8 @@ def test_it_goes_on_when_the_server_does(site: Site, own_server: RedisServer, ch
         inbox.messages[0].ack()
         drain(connection, lambda: is_refused(channel))
         assert [wait.reason for wait in current().values()] == ["misconf"]
+        # Redis says more than fits into a line.
+        assert current()["misconf"].said.endswith("...")
     publish(site.channel(), "after")
     drain(connection, lambda: inbox.bodies == ["before", "after"])
     drain(connection, lambda: site.unacked() == 1 and not is_refused(channel))
@@ -114,7 +99,7 @@ def test_what_is_refused_for_long_is_told_once(
     drain(connection, lambda: inbox.bodies == ["before"])
     # Who was served, and has waited, has the right user.
     drain(connection, lambda: {wait for _, wait in refused._have_served} == {False, True})
-    with trouble.no_permission(own_server, USER, command):
+    with trouble.no_permission(own_server, trouble.USER, command):
         site.redis.acl_log_reset()
         # The ACL log counts the same again as one. The lease is tried as well.
         drain(connection, lambda: any(entry["count"] > 20 for entry in site.redis.acl_log()))
@@ -141,7 +126,7 @@ def test_who_never_had_the_permission_gets_an_error_that_names_it(
 ) -> None:
     Inbox(channel, "emails")
     with (
-        trouble.no_permission(own_server, USER, *rules),
+        trouble.no_permission(own_server, trouble.USER, *rules),
         pytest.raises(NoPermissionError, match=said) as caught,
     ):
         drain(channel.connection.client, lambda: False)
@@ -185,7 +170,7 @@ class TestUnknownError:
         monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.5)
         monkeypatch.setattr(refused, "refusal_of", lambda error: None)
         inbox = Inbox(channel)
-        with trouble.no_permission(own_server, USER, "-bzpopmin"):
+        with trouble.no_permission(own_server, trouble.USER, "-bzpopmin"):
             publish(site.channel(), "a")
             with pytest.raises(ResponseError, match="bzpopmin"):
                 drain(channel.connection.client, lambda: False)
@@ -211,6 +196,27 @@ class TestUnknownError:
             assert goes_on(f"ERR the disks are on {word}, number {{}}", 0.4)
         with pytest.raises(ResponseError, match="on strike"):
             goes_on("ERR the disks are on strike, number {}", PATIENCE)
+
+
+def test_what_is_not_due_or_no_message_is_moved_when_the_server_takes_it(
+    site: Site, own_server: RedisServer, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Producers of ``redis://`` schedule nothing. Other messages are delivered meanwhile."""
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    publish(site.channel(), "before")
+    drain(connection, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    drain(connection, lambda: site.unacked() == 0)
+    early = json.dumps({**MESSAGE, "headers": {"id": "early", "eta": in_seconds(60).isoformat()}})
+    with trouble.no_permission(own_server, trouble.USER, "-hdel"):
+        site.redis.lpush("q", early, "garbage", json.dumps(MESSAGE))
+        drain(connection, lambda: len(inbox) == 2 and is_refused(channel))
+        assert (site.scheduled(), site.unacked()) == (0, 3)
+    drain(connection, lambda: site.scheduled() == 1 and not is_refused(channel))
+    assert (site.scheduled(), site.redis.llen(site.keys().dead), site.unacked()) == (1, 1, 1)
+    assert not any("Could not move" in line for line in caplog.messages)
+    assert sum("Moved an entry" in line for line in caplog.messages) == 1
 
 
 class TestConnecting:

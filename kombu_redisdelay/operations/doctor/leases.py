@@ -35,8 +35,9 @@ def check_lease(options: Options) -> Iterator[Finding]:
 
 
 def check_unacked(store: Store, queue: str) -> Iterator[Finding]:
+    """Consumers whose lease has ended are left out: these are counted (:class:`.QueueStats`)."""
     now_ms = store.now_ms()
-    for consumer, tags in _unacked(store, queue).items():
+    for consumer, tags in _unacked(store, queue, now_ms).items():
         if has_ended(process_of(consumer)):
             yield warning(
                 f"queue {queue}",
@@ -56,11 +57,10 @@ def check_unacked(store: Store, queue: str) -> Iterator[Finding]:
             )
 
 
-def _unacked(store: Store, queue: str) -> dict[str, list[bytes]]:
+def _unacked(store: Store, queue: str, now_ms: float) -> dict[str, list[bytes]]:
     keys = store.keys(queue)
-    consumers = [
-        member.decode(errors="replace") for member in store.server.call("ZRANGE", keys.consumers, 0, -1)
-    ]
+    members = store.server.call("ZRANGEBYSCORE", keys.consumers, f"({now_ms}", "+inf")
+    consumers = [member.decode(errors="replace") for member in members]
     counts = answers(store.server, (("HLEN", keys.unacked(consumer)) for consumer in consumers))
     looked_at = [name for name, count in zip(consumers, counts, strict=True) if 0 < count <= MOST_MESSAGES]
     tags = answers(store.server, (("HKEYS", keys.unacked(consumer)) for consumer in looked_at))
