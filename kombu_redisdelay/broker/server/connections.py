@@ -13,9 +13,8 @@ from redis.exceptions import ResponseError, TimeoutError
 from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary, Refuses, TooFewReplicas
 from kombu_redisdelay.refusals import Then, refusal_of
 
-
-#: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its last
-#: acks and give backs would wait as long as usual, and Docker kills a container ten seconds after SIGTERM.
+#: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its
+#: last acks and give backs would wait as long as usual, and Docker kills ten seconds after SIGTERM.
 LAST_PATIENCE = 0.3
 
 
