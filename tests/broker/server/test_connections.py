@@ -94,6 +94,7 @@ class TestAtTheEndOfTheProgram:
         later = PlainConnection(host=HOST, port=shared_server.port, socket_timeout=5)
         later.connect()
         for each in (second, later):
+            assert each._sock is not None
             assert each._sock.gettimeout() == each.socket_timeout == connections.LAST_PATIENCE
             each.send_command("PING")
             assert each.read_response() == b"PONG"
