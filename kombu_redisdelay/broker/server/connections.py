@@ -24,14 +24,14 @@ class _End:
     def __init__(self) -> None:
         self._lock = Lock()
         self._has_begun = self._is_silent = False
-        self._connections: WeakSet[ToPrimary] = WeakSet()
+        self._known: WeakSet[ToPrimary] = WeakSet()
 
     def begin(self) -> None:
         self._has_begun = True
 
     def connects(self, connection: ToPrimary) -> None:
         with self._lock:
-            self._connections.add(connection)
+            self._known.add(connection)
             if self._is_silent:
                 connection.hurry()
 
@@ -40,7 +40,7 @@ class _End:
         if self._has_begun:
             with self._lock:
                 self._is_silent = True
-                for each in self._connections:
+                for each in self._known:
                     each.hurry()
 
 
