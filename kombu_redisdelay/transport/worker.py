@@ -122,21 +122,26 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
     def extended(self: Any, consumer: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return start(self, consumer, *args, **kwargs)
-        except ResponseError as exc:
+        except (ResponseError, OperationalError) as exc:
+            # kombu puts an error of its own around that of a publish.
+            error = exc if isinstance(exc, ResponseError) else exc.__cause__
             transport = getattr(consumer.connection, "transport", None)
-            refusal, broker = refusal_of(exc), getattr(transport, "broker", None)
-            if broker is None or (refusal is not None and refusal.then is Then.RAISES):
+            broker = getattr(transport, "broker", None)
+            if not isinstance(error, ResponseError) or broker is None:
+                raise
+            refusal = refusal_of(error)
+            if refusal is not None and refusal.then is Then.RAISES:
                 raise
             if refusal is None:
-                if _unknown.has_lasted(exc):
+                if _unknown.has_lasted(error):
                     raise
-                raise Refuses(f"Redis refuses: {exc}") from None
+                raise Refuses(f"Redis refuses: {error}") from None
             if not (may_wait(refusal, broker) and may_wait(refusal, broker, wait=True)):
                 logger.critical(
-                    "Redis refuses this worker, which ends: %s (%s)", in_a_line(exc), refusal.hint
+                    "Redis refuses this worker, which ends: %s (%s)", in_a_line(error), refusal.hint
                 )
                 raise WorkerShutdown(1) from exc
-            raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
+            raise Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal) from None
 
     return extended
 

@@ -174,6 +174,20 @@ def test_a_worker_that_never_had_its_permissions_ends(
     assert named in sentence
 
 
+def test_a_worker_that_was_served_waits_for_its_channels(site: Installation, server: RedisServer) -> None:
+    """Redis closes the connection of who may not listen any more, and refuses what is published there."""
+    worker = site.start_worker(pool="threads", url=trouble.url_of_user(server.port), expected=LOST)
+    site.producer().send_task("work_late", ["first"])
+    site.wait_ended(["first"])
+    # The wait for the first message was answered before it ran, and so is the wait for another one here.
+    with trouble.no_permission(server, trouble.USER, "resetchannels"):
+        wait_until(lambda: "Redis refuses" in worker.log() or not worker.running, 30, "that it is refused")
+    site.producer().send_task("work_late", ["after"])
+    site.wait_ended(["after"])
+    assert worker.running
+    assert "CRITICAL" not in worker.log()
+
+
 def test_the_address_leads_to_another_server(
     site: Installation, server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
