@@ -1,5 +1,5 @@
-"""Results in ``rpc://``: each is a message to the queue that its task names as ``reply_to``, where the process
-listens that has published the task.
+"""Results in ``rpc://``: each is a message to the queue that its task names as ``reply_to``. The process that
+has published the task listens there.
 
 An empty list and one that is gone look the same in Redis, so nobody knows whether that process still lives.
 So each result gives its list a time to live: what nobody fetches goes after ``result_expires``.

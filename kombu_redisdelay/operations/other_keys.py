@@ -161,13 +161,13 @@ def _large_key(server: OneServer, key: bytes, size: int) -> LargeKey:
     with suppress(ResponseError):
         type_name = server.call("TYPE", key).decode(errors="replace")
         if type_name == "list" and size <= MOST_BYTES_OF_ENTRY * int(server.call("LLEN", key)):
-            message = next(map(_message, server.call("LRANGE", key, 0, 0)), None)
+            message = next(map(_message_in, server.call("LRANGE", key, 0, 0)), None)
     has_results = message is not None and _is_result(key, message)
     is_message = message is not None and not has_results
     return LargeKey(key.decode(errors="replace"), type_name, size, is_message, has_results)
 
 
-def _message(entry: bytes) -> Mapping[str, Any] | None:
+def _message_in(entry: bytes) -> Mapping[str, Any] | None:
     """The message that an *entry* is; ``None`` if it is none."""
     try:
         return message_of(entry)

@@ -88,8 +88,7 @@ class RevokedTasks:
         self._tell(entry.content.id, entry if is_part or self.needs_messages else None)
 
     def tell_ids(self, ids: Iterable[str]) -> None:
-        """Tell of messages with these ids that were cancelled, but not their chords. Not if it must see them.
-        """
+        """Tell of messages with these ids that were cancelled, but not their chords."""
         for id in ids:
             self._tell(id, None)
 
