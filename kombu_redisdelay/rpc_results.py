@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
+from kombu.messaging import Producer
+
 #: The time to live of the results that are published now, in ms; 0 for any.
 _expires_ms: ContextVar[int] = ContextVar("redisdelay_result_expires_ms", default=0)
 
@@ -75,8 +77,6 @@ def _expiring(store_result: Callable[..., Any]) -> Callable[..., Any]:
 def publish(channel: Any, backend: Any, result: Any, state: str, request: Any) -> None:
     """Publish a *result* over *channel*. ``backend.store_result`` would wait for a producer of a pool, of
     which the caller may have the last one."""
-    from kombu import Producer
-
     with expiring(backend):
         Producer(channel, auto_declare=False).publish(
             backend._to_result(request.id, state, result, None, request),

@@ -10,7 +10,7 @@ from celery.app.task import Context
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from celery.utils.dispatch import Signal
-from kombu import Producer
+from kombu.messaging import Producer
 
 from kombu_redisdelay.broker.unique import DROPPED, UNIQUE_HEADER, Conflict
 from kombu_redisdelay.public import public
@@ -85,12 +85,12 @@ def end(app: Any, backend: Any, fate: Fate) -> None:
         return
     reason = TaskRevokedError(f"{conflict.outcome}: task {conflict.holder} has the same key")
     try:
-        if app.conf.task_send_sent_event:
-            _send_last_event(app, fate)
         if backend is not None:
             _end_as_revoked(backend, fate, reason)
+        if app.conf.task_send_sent_event:
+            _send_last_event(app, fate)
     except Exception:
-        # The task is where it should be; only its result cannot be stored.
+        # The task is where it should be. Only its result cannot be stored, or its event cannot be sent.
         logger.warning("Could not store that task %s was %s", fate.id, conflict.outcome, exc_info=True)
 
 

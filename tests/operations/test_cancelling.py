@@ -276,7 +276,7 @@ class TestMarkRevokedByRpc:
     def test_who_waits_is_told(self, app: Celery, messages: Messages, by: str) -> None:
         send(app, "a", "b")
         send(app, "c", countdown=60)
-        chosen = {"ids": "abc"} if by == "ids" else {"selection": Selection(every=True)}
+        chosen = {"ids": [*"abc"]} if by == "ids" else {"selection": Selection(every=True)}
         done = messages.cancel(mark_revoked=True, **chosen)
         assert (done.count, done.marked, done.unmarked) == (3, 3, 0)
         assert [app.AsyncResult(id).state for id in "abc"] == ["REVOKED"] * 3

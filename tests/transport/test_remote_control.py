@@ -132,14 +132,19 @@ def test_an_id_that_utf_8_cannot_say_is_taken_out_with_the_others(
 @pytest.mark.parametrize("task", ["known", "unknown"])
 def test_who_waits_by_rpc_learns_of_it(site: Site, task: str) -> None:
     app = Celery("worker", set_as_current=False, broker=site.url, backend="rpc://")
-    app.task(name="known", shared=False)(lambda: None)
+
+    @app.task(name="known", shared=False)
+    def known() -> None:
+        pass
+
     channel = site.channel()
     message = {"headers": {"id": "a", "task": task, "x-delay": HOUR_MS}, "serializer": "json"}
     publish(channel, [[], {}, {}], reply_to="client", correlation_id="a", **message)  # type: ignore[arg-type]
     Inbox(channel)
     control.Panel.data["revoke"](worker_state(app, channel), "a")
-    client = Inbox(site.channel(), "client")
-    drain(client.consumer.channel.connection.client, lambda: len(client))
+    listening = site.channel()
+    client = Inbox(listening, "client")
+    drain(listening.connection.client, lambda: len(client))
     assert client.messages[0].payload["status"] == "REVOKED"
     assert client.messages[0].properties["correlation_id"] == "a"
     app.close()

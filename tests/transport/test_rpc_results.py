@@ -224,9 +224,10 @@ class TestNamesake:
         channel = single_site.channel()
         for name in ("one", "two"):
             Queue(name, Exchange("both"), routing_key="any")(channel).declare()
-        self.send(app, "stranger", queue="one")
+        self.send(app, "stranger", queue="one", countdown=60)
         self.send(app, "x", queue="two")
-        self.send(app, "x", exchange="both", routing_key="any")
+        # It takes the place of the stranger, and is dropped in favour of its namesake.
+        self.send(app, "x", exchange="both", routing_key="any", countdown=30)
         assert app.AsyncResult("x").state == states.PENDING
 
     @pytest.mark.parametrize("was_published", [True, False])
