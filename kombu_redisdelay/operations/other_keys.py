@@ -39,8 +39,8 @@ RESULTS, REPLIES, STOCK, BINDINGS, OTHERS = (
 _RESULT = re.compile(rb"celery-task-meta-|celery-taskset-meta-|chord-unlock-")
 _REPLY = re.compile(rb"\.reply\.celery\.pidbox")
 
-#: How Celery names the queue of the results of ``rpc://``, behind a prefix: a UUID.
-_RESULTS_FOR = re.compile(rb".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.DOTALL)
+#: How Celery names the queue of the results of ``rpc://``, behind a prefix: a UUID, on a cluster in braces.
+_RESULTS_FOR = re.compile(rb".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?", re.DOTALL)
 
 
 @public
