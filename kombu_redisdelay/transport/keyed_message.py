@@ -120,8 +120,8 @@ class KeyedMessage(NamedTuple):
         if conflict is None or not self.is_repeated or conflict.is_of(self.id):
             return conflict
         # The first time, it may have been published, and was taken meanwhile.
-        held = UnackedHashes(self.store).iter(self.queue)
-        return conflict._replace(has_namesake=any(id_of(each.payload) == self.id for each in held))
+        unacked = UnackedHashes(self.store).iter(self.queue)
+        return conflict._replace(has_namesake=any(id_of(each.payload) == self.id for each in unacked))
 
 
 def due_at(message: Mapping[str, Any], due_ms: int) -> dict[str, Any]:

@@ -73,12 +73,13 @@ def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict) -> None:
     )
 
 
-def end(app: Any, backend: Any, fate: Fate) -> None:
+def end(fate: Fate, backend: Any, monitored: Any) -> None:
     """Tell that no task will run under the id of *fate*, if that is so: it was dropped, or it runs under the
     id of the task that it has replaced.
 
     Arguments:
         backend: where its result is waited for; ``None`` if nobody knows its id.
+        monitored: the app if it tells monitors of each task that is sent, else ``None``.
     """
     conflict = fate.conflict
     if conflict is None or not fate.has_ended:
@@ -87,8 +88,8 @@ def end(app: Any, backend: Any, fate: Fate) -> None:
     try:
         if backend is not None:
             _end_as_revoked(backend, fate, reason)
-        if app.conf.task_send_sent_event:
-            _send_last_event(app, fate)
+        if monitored is not None:
+            _send_last_event(monitored, fate)
     except Exception:
         # The task is where it should be. Only its result cannot be stored, or its event cannot be sent.
         logger.warning("Could not store that task %s was %s", fate.id, conflict.outcome, exc_info=True)
@@ -119,4 +120,5 @@ def end_by_hand(is_ignored: bool, fate: Fate) -> None:
         is_ignored: whether nobody waits for its result.
     """
     if fate.has_ended:
-        end(current_app, None if is_ignored else current_app.backend, fate)
+        app: Any = current_app._get_current_object()
+        end(fate, None if is_ignored else app.backend, app if app.conf.task_send_sent_event else None)

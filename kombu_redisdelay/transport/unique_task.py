@@ -122,6 +122,10 @@ class Unique(Task):  # type: ignore[misc]
         return bool(amqp.create_task_message == amqp.as_task_v1)
 
     @cached_property
+    def _is_monitored(self) -> bool:
+        return bool(self.app.conf.task_send_sent_event)
+
+    @cached_property
     def _has_shared_results(self) -> bool:
         """Whether any caller can get the result of the task, if one can. The log says once that it is not
         so."""
@@ -244,7 +248,10 @@ class Unique(Task):  # type: ignore[misc]
 
         def learn(fate: Fate) -> None:
             result._learn(fate.conflict)
-            end(self.app, self.backend if is_known and not self.ignore_result else None, fate)
+            is_waited_for = is_known and not self.ignore_result
+            if is_waited_for or self._is_monitored:
+                backend = self.backend if is_waited_for else None
+                end(fate, backend, self.app if self._is_monitored else None)
 
         fate.learned = learn
         fate.tell()
