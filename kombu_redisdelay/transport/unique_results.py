@@ -120,5 +120,5 @@ def end_by_hand(is_ignored: bool, fate: Fate) -> None:
         is_ignored: whether nobody waits for its result.
     """
     if fate.has_ended:
-        app: Any = current_app._get_current_object()
-        end(fate, None if is_ignored else app.backend, app if app.conf.task_send_sent_event else None)
+        is_monitored = current_app.conf.task_send_sent_event
+        end(fate, None if is_ignored else current_app.backend, current_app if is_monitored else None)
