@@ -152,7 +152,8 @@ def _change(
 def _as_options(error: str, verb: Verb) -> str:
     """*error*, with the arguments of the verb written as options."""
     names = "|".join(verb.asks)
-    return re.sub(rf"(?<!\w)({names})(?!\w)", r"--\1", error) if names else error
+    pattern = rf"(?<!\w)({names})(?!\w)"
+    return re.sub(pattern, lambda found: f"--{found[1].replace('_', '-')}", error) if names else error
 
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:

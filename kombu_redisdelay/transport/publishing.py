@@ -28,7 +28,8 @@ from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
-from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, next_replacement, unique_of
+from kombu_redisdelay.rpc_results import expires_ms
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
@@ -211,9 +212,12 @@ class PublishingChannel(DeclaringChannel):
             return None
         step = self.priority(self._get_message_priority(message))
         id = message_id(message)
+        fate = wanted_fate(id)
+        if fate is not None:
+            fate.channel, fate.properties = self, message["properties"]
         keyed = KeyedMessage(
             *(self.store, queue, step, message, unique, bound, self._encode),
-            *(id, is_repeated, wanted_fate(id)),
+            *(id, is_repeated, fate),
         )
         keyed.check()
         return keyed
@@ -229,7 +233,7 @@ class PublishingChannel(DeclaringChannel):
         while (instead := next_replacement(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(instead))
         if reply:
-            tell(keyed.queue, keyed.message["headers"], keyed.id, conflict_in(reply), keyed.fate)
+            tell(keyed.queue, keyed.message["headers"], keyed.id, keyed.conflict_in(reply), keyed.fate)
         return reply
 
     def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:
@@ -322,7 +326,11 @@ class PublishingChannel(DeclaringChannel):
         step = self.priority(self._get_message_priority(message))
         payload = self._encode(with_own(message, deliverable_ms(when), published_key(message)))
         if when is None:
-            return self.store.put(queue, step, payload, bound=bound)
+            # Answers have it, and tasks, for which nothing is called here.
+            is_answer = "correlation_id" in message["properties"] and "task" not in (message["headers"] or ())
+            return self.store.put(
+                queue, step, payload, bound=bound, expires_ms=expires_ms() if is_answer else 0
+            )
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
 
     def _encode(self, message: Mapping[str, Any]) -> str:

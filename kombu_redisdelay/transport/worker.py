@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.failures import consumes_over, end_returned, keep_failures, keep_unended
@@ -59,6 +60,7 @@ def outlive_failures() -> None:
 
         keep_failures(Request)
         learn_outcomes(Request)
+        let_results_expire()
         # Outside of that, because it decides what comes back.
         Request.on_failure = _requeuing(Request.on_failure)
         Request.cancel = cancelling(Request.cancel)
