@@ -164,17 +164,18 @@ class FairMachine(RuleBasedStateMachine):
         consumer = self.consumers[which]
         deliveries = taken(consumer, "q", limit=limit, no_ack=() if acked else ("q",))
         is_fair = self.fair.states(["q"]) == [ON]
-        for delivery in deliveries:
-            run = Run(consumer, delivery, id_of(delivery.payload), key_of(delivery.payload).key)
+        runs = [Run(consumer, each, id_of(each.payload), key_of(each.payload).key) for each in deliveries]
+        # Before anything is said of them: the end has to know what is held.
+        if acked:
+            self.runs += runs
+        else:
+            self.early += runs
+            self.there -= {run.id for run in runs}
+        for run in runs:
             assert run.key == self.keys[run.id], "it has lost its key"
             self.follows_order(run)
             if is_fair:
                 self.counts_against(run)
-            if acked:
-                self.runs.append(run)
-            else:
-                self.early.append(run)
-                self.there.remove(run.id)
         if acked and is_fair:
             self.no_limit_is_exceeded({key_of(delivery.payload).key for delivery in deliveries})
         if is_fair:
