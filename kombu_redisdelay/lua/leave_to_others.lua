@@ -59,7 +59,8 @@ local function forget_some()
   end
 end
 
--- Gives back what a message has taken that was not run: one more may be taken at once.
+-- Gives back what a message has taken that was not run: one more may be taken at once. Nobody notes which
+-- messages were taken before there was a rate.
 local function refund(now_us)
   local fields = redis.pcall('HMGET', KEYS[7], 'interval_us', 'full_at_us', 'concurrency')
   if fields.err then

@@ -46,6 +46,15 @@ class TestATask:
             app.send_task("shop.close", queue="two", countdown=60)
         assert known(site) == {"one", "two"}
 
+    def test_in_a_batch_over_another_connection_than_the_one_that_has_declared_it(
+        self, site: Site, app: Celery
+    ) -> None:
+        with batch(app):
+            app.send_task("shop.close", queue="one")
+            with app.producer_pool.acquire(block=True):
+                app.send_task("shop.close", queue="two")
+        assert known(site) == {"one", "two"}
+
 
 class TestAMessage:
     def test_through_an_exchange(self, site: Site) -> None:
