@@ -60,6 +60,7 @@ class OrphanKeeper(Thread):
         messages: delivery tag -> message, for messages that were delivered and are not settled. The
             references are weak, so messages that the application has dropped are not in it.
         fail: notes that the callback of the message with a delivery tag has failed.
+        settle: settles what the server has refused to settle before; raises if it still does.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class OrphanKeeper(Thread):
         consumer: Consumer,
         messages: Mapping[str, virtual.Message],
         fail: Callable[[str], None],
+        settle: Callable[[], None],
     ) -> None:
         super().__init__(name="redisdelay-orphan-keeper", daemon=True)
         self._consumer = consumer
         self._unsettled = messages
         self._fail = fail
+        self._settle = settle
         self._is_end = Event()
         self._has_told = False
         self._lost_at = self._collected_at = monotonic()
@@ -136,6 +139,8 @@ class OrphanKeeper(Thread):
     def _give_back(self) -> bool:
         """Give back what is not in use. Returns whether nothing is held any more."""
         if not self._is_end.is_set():
+            # Before that: what was rejected must not be delivered again.
+            self._settle()
             self._collect()
             return self._consumer.give_back_all(keep=_in_use(self._messages))
         for tag in tasks_that_ended_the_worker(dict(self._messages)):

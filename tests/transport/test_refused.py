@@ -102,6 +102,29 @@ def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
     drain(connection, lambda: not is_refused(channel))
 
 
+@pytest.mark.parametrize("how", ["reject", "dead"])
+def test_what_was_refused_when_the_connection_is_lost_is_done_afterwards(
+    site: Site, own_server: RedisServer, how: str
+) -> None:
+    connection = site.connect(visibility_timeout=1, dead_letter=True)
+    connection.transport.is_workers = True
+    channel: Any = connection.default_channel
+    inbox = Inbox(channel, prefetch=1)
+    publish(site.channel(), "a")
+    drain(connection, lambda: len(inbox) == 1)
+    message = inbox.messages.pop()
+    with trouble.misconf(own_server):
+        if how == "dead":
+            channel.qos.make_dead(message, "wrong")
+        else:
+            message.reject()
+        del message
+        drain(connection, lambda: is_refused(channel))
+        connection.collect()
+    wait_until(lambda: site.unacked() == 0, PATIENCE, "that it is settled")
+    assert (len(site.dead()), site.ready()) == (1, 0)
+
+
 @pytest.mark.parametrize("command", ["-evalsha", "-bzpopmin"])
 def test_what_is_refused_for_long_is_told_once(
     site: Site, own_server: RedisServer, channel: Any, command: str, caplog: pytest.LogCaptureFixture
@@ -284,15 +307,21 @@ class TestEnding:
         drain(channel.connection.client, lambda: len(inbox) == 1)
         return inbox.messages[0]
 
-    def test_its_acks_wait(self, site: Site, own_server: RedisServer, channel: Any) -> None:
+    @pytest.mark.parametrize("dead", [False, True], ids=["ack", "dead"])
+    def test_what_it_settles_waits(
+        self, site: Site, own_server: RedisServer, channel: Any, dead: bool
+    ) -> None:
         message = self.held(channel, site)
         with trouble.misconf(own_server):
-            message.ack()
+            if dead:
+                channel.qos.make_dead(message, "wrong")
+            else:
+                message.ack()
             closing = Thread(target=channel.connection.client.release)
             closing.start()
             wait_until(lambda: refused._end_of_patience.cache_info().currsize, 10, "that it is refused")
         closing.join(10)
-        assert (site.ready(), site.unacked()) == (0, 0)
+        assert (len(site.dead()), site.ready(), site.unacked()) == (int(dead), 0, 0)
 
     def test_not_for_ever(self, site: Site, own_server: RedisServer, channel: Any) -> None:
         message = self.held(channel, site)
