@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
-from kombu_redisdelay.transport import refused
+from kombu_redisdelay.transport import orphan_keeper, refused
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until
@@ -299,7 +299,7 @@ class TestEnding:
     @pytest.fixture(autouse=True)
     def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refused, "END_PATIENCE", 1.0)
-        refused._end_of_patience.cache_clear()
+        refused.end_of_patience.cache_clear()
 
     def held(self, channel: Any, site: Site) -> Any:
         inbox = Inbox(channel)
@@ -319,9 +319,24 @@ class TestEnding:
                 message.ack()
             closing = Thread(target=channel.connection.client.release)
             closing.start()
-            wait_until(lambda: refused._end_of_patience.cache_info().currsize, 10, "that it is refused")
+            wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
         closing.join(10)
         assert (len(site.dead()), site.ready(), site.unacked()) == (int(dead), 0, 0)
+
+    def test_acks_of_a_lost_connection_wait_too(
+        self, site: Site, proxy: Proxy, own_server: RedisServer, channel: Any
+    ) -> None:
+        message = self.held(channel, site)
+        proxy.refuse("NOAUTH Authentication required.", [HOST])
+        message.ack()
+        channel.connection.client.collect()
+        del message
+        ending = Thread(target=orphan_keeper._end_all)
+        ending.start()
+        wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
+        proxy.serve()
+        ending.join(10)
+        assert (site.ready(), site.unacked()) == (0, 0)
 
     def test_not_for_ever(self, site: Site, own_server: RedisServer, channel: Any) -> None:
         message = self.held(channel, site)
