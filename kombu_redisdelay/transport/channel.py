@@ -231,6 +231,7 @@ class Channel(PublishingChannel):
         crashed = self.is_workers and has_crashed()
         settle = patiently if is_end else _once
         with _leaving_it_to_the_lease():
+            settle(self.intake.settle_rest)
             settle(lambda: consumer.put_back(unseen))
             settle(lambda: consumer.give_back_all(keep, crashed=crashed))
             self._has_given_back = True
@@ -401,7 +402,7 @@ class Channel(PublishingChannel):
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail).start()
+            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail, self.intake.settle_rest).start()
         self.close()
 
     def close(self) -> None:
@@ -430,7 +431,7 @@ class Channel(PublishingChannel):
             else:
                 # Redis cannot be reached. When it is back, the orphan keeper sends the acks that are not
                 # confirmed. Otherwise, these messages would be delivered again.
-                OrphanKeeper(consumer, {}, self.qos.fail).start()
+                OrphanKeeper(consumer, {}, self.qos.fail, self.intake.settle_rest).start()
         if self._store is not None:
             self._store.disconnect()
 

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
 from kombu_redisdelay.transport.refused import Call, Refused, served
@@ -363,9 +364,7 @@ class Intake:
             try:
                 consumer.confirm_acks()
                 consumer.membership.leave_cancelled()
-                while self._unsettled:
-                    self._unsettled[0]()
-                    del self._unsettled[0]
+                self.settle_rest()
             except ResponseError as exc:
                 # The line keeps the acks, and sends them again.
                 self._refusal(SETTLING, exc)
@@ -406,6 +405,23 @@ class Intake:
         except ResponseError as exc:
             self._refusal(SETTLING, exc)
             self._unsettled.append(settle)
+
+    def settle_rest(self) -> None:
+        """Settle what a server has refused to settle. Any thread may call this when the channel is closed.
+
+        Raises:
+            RedisError: the server still refuses, or cannot be reached.
+        """
+        while self._unsettled:
+            try:
+                self._unsettled[0]()
+            except ResponseError as exc:
+                refusal = refusal_of(exc)
+                if refusal is not None and not refusal.is_for_a_while:
+                    # To try again would not help. The message goes back with the others.
+                    del self._unsettled[0]
+                raise
+            del self._unsettled[0]
 
     def maintain(self, queues: Sequence[str], maintenance: Maintenance) -> bool:
         """Make the next round trip of *maintenance*. Returns whether it is time for another."""

@@ -77,7 +77,7 @@ def patiently(settle: Callable[[], object]) -> None:
             settle()
         except ResponseError as exc:
             refusal = refusal_of(exc)
-            if refusal is None or refusal.then is not Then.ASKS_AGAIN or monotonic() >= _end_of_patience():
+            if refusal is None or refusal.then is not Then.ASKS_AGAIN or monotonic() >= end_of_patience():
                 raise
             sleep(LOOK_EVERY)
         else:
@@ -85,7 +85,7 @@ def patiently(settle: Callable[[], object]) -> None:
 
 
 @cache
-def _end_of_patience() -> float:
+def end_of_patience() -> float:
     """When the patience of this process ends: it begins with the first refusal."""
     return monotonic() + END_PATIENCE
 

@@ -53,6 +53,7 @@ def outlive_failures() -> None:
         consumer.Blueprint.start = _refused(consumer.Blueprint.start)
         lost = consumer.on_connection_error_after_connected
         consumer.on_connection_error_after_connected = _dropping_events(lost)
+        consumer.on_close = _emptying_timers(consumer.on_close)
         from celery.worker.heartbeat import Heart
         from celery.worker.request import Request
 
@@ -159,6 +160,27 @@ def _dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
         if connection is not None and hasattr(connection.transport, "is_workers"):
             connection.collect()
         return on_lost(self, *args, **kwargs)
+
+    return extended
+
+
+def _emptying_timers(on_close: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.on_close``, which forgets what was received over a lost connection, and
+    cancels the timers of tasks with an ETA. Celery 5.7 has a list of all timers, with the cancelled ones,
+    until the next connection is lost. A timer has the request of its task, and so the message, which would
+    count as in use as long."""
+    # This runs in a Celery worker only.
+    from celery.worker import state
+
+    @wraps(on_close)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without an event loop, timers have threads or greenlets of their own, and are in no list.
+        scheduled = list(getattr(state, "scheduled_requests", ())) if self.hub is not None else []
+        result = on_close(self, *args, **kwargs)
+        for timer in (request._eta_timer_entry for request in scheduled):
+            if timer is not None:
+                timer.args = ()
+        return result
 
     return extended
 

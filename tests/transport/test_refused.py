@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
-from kombu_redisdelay.transport import refused
+from kombu_redisdelay.transport import orphan_keeper, refused
 from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, in_seconds, publish
 from tests.transport.malformed import MESSAGE
 from tools.harness import trouble
@@ -85,6 +85,29 @@ def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
         drain(connection, lambda: len(inbox) == 3)
     assert len(site.dead()) == (how != "requeue")
     drain(connection, lambda: not is_refused(channel))
+
+
+@pytest.mark.parametrize("how", ["reject", "dead"])
+def test_what_was_refused_when_the_connection_is_lost_is_done_afterwards(
+    site: Site, own_server: RedisServer, how: str
+) -> None:
+    connection = site.connect(visibility_timeout=1, dead_letter=True)
+    connection.transport.is_workers = True
+    channel: Any = connection.default_channel
+    inbox = Inbox(channel, prefetch=1)
+    publish(site.channel(), "a")
+    drain(connection, lambda: len(inbox) == 1)
+    message = inbox.messages.pop()
+    with trouble.misconf(own_server):
+        if how == "dead":
+            channel.qos.make_dead(message, "wrong")
+        else:
+            message.reject()
+        del message
+        drain(connection, lambda: is_refused(channel))
+        connection.collect()
+    wait_until(lambda: site.unacked() == 0, PATIENCE, "that it is settled")
+    assert (len(site.dead()), site.ready()) == (1, 0)
 
 
 @pytest.mark.parametrize("command", ["-evalsha", "-bzpopmin"])
@@ -282,7 +305,7 @@ class TestEnding:
     @pytest.fixture(autouse=True)
     def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refused, "END_PATIENCE", 1.0)
-        refused._end_of_patience.cache_clear()
+        refused.end_of_patience.cache_clear()
 
     def held(self, channel: Any, site: Site) -> Any:
         inbox = Inbox(channel)
@@ -290,14 +313,35 @@ class TestEnding:
         drain(channel.connection.client, lambda: len(inbox) == 1)
         return inbox.messages[0]
 
-    def test_its_acks_wait(self, site: Site, own_server: RedisServer, channel: Any) -> None:
+    @pytest.mark.parametrize("dead", [False, True], ids=["ack", "dead"])
+    def test_what_it_settles_waits(
+        self, site: Site, own_server: RedisServer, channel: Any, dead: bool
+    ) -> None:
         message = self.held(channel, site)
         with trouble.misconf(own_server):
-            message.ack()
+            if dead:
+                channel.qos.make_dead(message, "wrong")
+            else:
+                message.ack()
             closing = Thread(target=channel.connection.client.release)
             closing.start()
-            wait_until(lambda: refused._end_of_patience.cache_info().currsize, 10, "that it is refused")
+            wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
         closing.join(10)
+        assert (len(site.dead()), site.ready(), site.unacked()) == (int(dead), 0, 0)
+
+    def test_acks_of_a_lost_connection_wait_too(
+        self, site: Site, proxy: Proxy, own_server: RedisServer, channel: Any
+    ) -> None:
+        message = self.held(channel, site)
+        proxy.refuse("NOAUTH Authentication required.", [HOST])
+        message.ack()
+        channel.connection.client.collect()
+        del message
+        ending = Thread(target=orphan_keeper._end_all)
+        ending.start()
+        wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
+        proxy.serve()
+        ending.join(10)
         assert (site.ready(), site.unacked()) == (0, 0)
 
     def test_not_for_ever(self, site: Site, own_server: RedisServer, channel: Any) -> None:
