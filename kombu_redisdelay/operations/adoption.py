@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
@@ -20,11 +20,12 @@ from kombu_redisdelay.broker.members import with_key
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
+from kombu_redisdelay.words import span
 
 #: Unusable entries that are named.
 MOST_NAMED = 10
@@ -33,6 +34,9 @@ MOST_NAMED = 10
 LONGEST_REASON = 200
 
 _decoder = json.JSONDecoder()
+
+#: Seconds after which a client that has asked by BRPOP, and waits for nothing, may be none that consumes.
+IDLE = 5
 
 #: What comes before the message in an entry.
 _OPENING = re.compile(r"\s*\[\s*")
@@ -98,46 +102,83 @@ class Adopted:
             self.leave(f"queue {queue!r}", str(exc))
 
 
-class Adoption(Transfer):
-    """A broker that moves over from ``redis://``."""
+class StockClient(NamedTuple):
+    """A client whose latest command is ``BRPOP``, as of a worker of ``redis://``.
 
-    def check_not_in_use(self) -> None:
+    Attributes:
+        age: seconds for which it has been connected.
+        idle: seconds since it sent a command.
+        is_blocked: whether it waits for a reply.
+    """
+
+    address: str
+    name: str
+    age: int
+    idle: int
+    is_blocked: bool
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether it may be something else that has once read answers, as Flower. Or a worker without room:
+        that asks for nothing."""
+        return not self.is_blocked and self.idle >= IDLE
+
+    def __str__(self) -> str:
+        name = f"name {self.name}" if self.name else "no name"
+        blocked = "blocked" if self.is_blocked else "not blocked"
+        return f"{self.address} ({name}, age {span(self.age)}, idle {span(self.idle)}, {blocked})"
+
+
+class Adoption(Transfer):
+    """A broker that moves over from ``redis://``.
+
+    Attributes:
+        passed_over: clients that may be workers of ``redis://``, and were not counted as such. While there
+            are any, what those workers have taken stays where it is.
+    """
+
+    passed_over: Sequence[StockClient] = ()
+
+    def check_not_in_use(self, ignored: Container[str] = ()) -> None:
         """
+        Arguments:
+            ignored: addresses of clients that are no workers.
+
         Raises:
             InUse: workers of ``redis://`` are connected, or the user may not use ``CLIENT LIST``.
         """
         forced = "what they hold runs twice"
-        try:
-            found = self.stock_workers()
-        except NoPermissionError as exc:
+        # In one packet: a worker that asks meanwhile is blocked, or holds something.
+        listed, unacked = self.store.server.call_all(("CLIENT", "LIST"), ("HLEN", self.stock_keys[0]))
+        if isinstance(listed, NoPermissionError):
             raise InUse(
                 "cannot see whether workers of redis:// are connected",
-                [str(exc)],
+                [str(listed)],
                 "Allow +client|list",
                 f"if there are some, {forced}",
-            ) from exc
+            ) from listed
+        checked([listed, unacked])
+        clients = [each for each in self._stock_clients(listed) if each.address not in ignored]
+        # Where something is unacked, an idle client may be the worker that holds it.
+        found = [each for each in clients if unacked or not each.may_be_none]
         if found:
             raise InUse(
                 "consumers of redis:// are connected",
-                found,
-                "Stop them first",
+                list(map(str, found)),
+                "Stop them first, say by --ignore ADDRESS that one is no worker",
                 forced,
             )
+        self.passed_over = clients
 
-    def stock_workers(self) -> list[str]:
-        """Addresses of clients that consume as workers of ``redis://`` do: their latest command in this
-        database is ``BRPOP``. Such a worker sends it again and again over a connection for that alone, and
-        this transport never does."""
-        listed = self.store.server.call("CLIENT", "LIST")
-        clients = (
-            dict(word.partition("=")[::2] for word in line.split())
-            for line in listed.decode(errors="replace").splitlines()
-        )
-        return sorted(
-            client["addr"]
-            for client in clients
-            if client.get("cmd") == "brpop" and client.get("db") == str(self.database)
-        )
+    def _stock_clients(self, listed: bytes) -> Iterator[StockClient]:
+        """The clients that consume as workers of ``redis://`` do: their latest command in this database is
+        ``BRPOP``. Such a worker sends it again and again over a connection for that alone, and this transport
+        never does."""
+        for line in sorted(listed.decode(errors="replace").splitlines()):
+            client = dict(word.partition("=")[::2] for word in line.split())
+            if client.get("cmd") == "brpop" and client.get("db") == str(self.database):
+                age, idle = int(client["age"]), int(client["idle"])
+                yield StockClient(client["addr"], client["name"], age, idle, "b" in client["flags"])
 
     @property
     def leftovers(self) -> Leftovers:
@@ -224,7 +265,8 @@ class Adoption(Transfer):
         """What can be moved, and where to. What cannot is noted in *count*."""
         now_ms = self.store.now_ms()
         seen: set[bytes] = set()
-        for leftover in self.leftovers.iter():
+        # A worker that was passed over may take something at any moment, and run it.
+        for leftover in () if self.passed_over else self.leftovers.iter():
             try:
                 yield leftover, self._destination(leftover, now_ms)
             except Unusable as exc:
