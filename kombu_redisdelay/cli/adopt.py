@@ -81,8 +81,8 @@ def _adopt(adoption: Adoption, yes: bool, dry_run: bool, as_json: bool) -> None:
         them = first_of(list(map(str, adoption.passed_over)), MOST_NAMED)
         echo(
             f"These may be workers of redis:// without room, or something else that has once read there: "
-            f"{them}. So this run leaves {unacked!r} alone, which is empty now, whatever comes into it. Say by "
-            "--ignore ADDRESS that one is no worker.",
+            f"{them}. So this run leaves {unacked!r} alone, which is empty now, whatever comes into it. Say "
+            "by --ignore ADDRESS that one is no worker.",
             err=True,
         )
     with busy("Counting"):

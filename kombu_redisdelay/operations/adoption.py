@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
+from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 from kombu_redisdelay.words import span
@@ -185,10 +186,15 @@ class Adoption(Transfer):
         return Leftovers(self.store, *self.stock_keys)
 
     @cached_property
-    def _fanouts(self) -> set[str]:
-        """The fanout exchanges of the app."""
+    def _exchanges(self) -> dict[str, str]:
+        """The exchanges of the app, each with its type."""
         queues = self.app.amqp.queues.values() if self.app else ()
-        return {queue.exchange.name for queue in queues if queue.exchange.type == "fanout"}
+        return {queue.exchange.name: queue.exchange.type for queue in queues}
+
+    @cached_property
+    def _not_imported(self) -> str:
+        """Which module cannot be imported, though it may declare an exchange."""
+        return import_tasks(self.app) if self.app else ""
 
     def look(self) -> Adopted:
         """What there is to move. Reads it, and changes nothing."""
@@ -277,10 +283,8 @@ class Adoption(Transfer):
 
     def _destination(self, leftover: Leftover, now_ms: float) -> Destination:
         payload, message, exchange, routing_key = _read(leftover.data)
-        if exchange in self._fanouts:
-            raise Unusable(
-                f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
-            )
+        if exchange:
+            self._check_exchange(exchange)
         properties = message["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or _tag(leftover)
         try:
@@ -300,6 +304,16 @@ class Adoption(Transfer):
         queues = [self.store.partitions.pick(name, key) for name in names]
         is_retry = is_continued(message["headers"] or {})
         return Destination(queues, step, payload, id, due_ms if due_ms > now_ms else None, is_retry)
+
+    def _check_exchange(self, exchange: str) -> None:
+        why = self._not_imported
+        kind = self._exchanges.get(exchange)
+        if kind == "fanout":
+            raise Unusable(
+                f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
+            )
+        if kind is None and why:
+            raise Unusable(f"exchange {exchange!r} may be a fanout: {why}"[:LONGEST_REASON])
 
     def _park(self, name: str) -> Iterator[Ready]:
         """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for

@@ -18,7 +18,7 @@ from tools.harness.process import wait_until
 NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
 
 
-def take(site: Site, tag: str, eta_in: float | None = None, **headers: str) -> None:
+def take(site: Site, tag: str, eta_in: float | None = None, exchange: str = "", **headers: str) -> None:
     """As a worker of redis:// does."""
     eta = None if eta_in is None else (datetime.now(timezone.utc) + timedelta(seconds=eta_in)).isoformat()
     message = {
@@ -26,7 +26,7 @@ def take(site: Site, tag: str, eta_in: float | None = None, **headers: str) -> N
         "headers": {"task": "shop.close_order", "id": tag, "eta": eta, **headers},
         "properties": {"delivery_tag": tag},
     }
-    site.redis.hset("unacked", tag, json.dumps([message, "", QUEUE]))
+    site.redis.hset("unacked", tag, json.dumps([message, exchange, QUEUE]))
 
 
 def test_there_is_nothing_to_do(site: Site) -> None:
@@ -171,9 +171,9 @@ def test_an_idle_client_is_named_and_does_not_hold_it_up(site: Site) -> None:
         # A worker that is full looks the same.
         take(site, "later", 3600)
         assert f"are connected: {address} (name flower, " in site.run("adopt", "--yes").stderr
-        said = site.run("adopt", "--yes", "--ignore", "127.0.0.1:1", "--ignore", address)
-        assert said.stdout.startswith("Adopted 1 message: 1 due later")
-        assert "alone" not in said.stderr
+        done = site.run("adopt", "--yes", "--ignore", "127.0.0.1:1", "--ignore", address)
+        assert done.stdout.startswith("Adopted 1 message: 1 due later")
+        assert "alone" not in done.stderr
         assert "without --reverse" in site.run("adopt", "--reverse", "--ignore", address).stderr
 
 

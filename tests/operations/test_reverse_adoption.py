@@ -104,7 +104,7 @@ def test_stock_workers_may_take_meanwhile(place: Place, server: RedisServer) -> 
         held_by_a_lost_worker(place, *(message(f"held {number}") for number in range(30)))
     taken: list[dict[str, Any]] = []
     with place.reverse_adoption() as adoption:
-        for done in adoption.give_back():
+        for done in adoption.give_back():  # noqa: B007 - the last one is looked at
             taken += [json.loads(text) for queue in ("a", "celery") if (text := place.redis.rpop(queue))]
     taken += [json.loads(text) for queue in ("a", "celery") for _, text in place.ready(queue)]
     assert (done.scheduled, done.unacked, done.messages) == (30, 30, 89)
