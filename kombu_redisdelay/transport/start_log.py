@@ -44,3 +44,14 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
             "After a lost connection, Celery lowers the prefetch count of this worker, and with gevent and "
             "eventlet it never raises it to what it was. Set worker_enable_prefetch_count_reduction = False.",
         )
+    elif reduces and settings.worker_prefetch_multiplier == 1 and _scales(sender):
+        logger.warning(
+            "After a lost connection, Celery lowers the prefetch count of this worker. With --autoscale and "
+            "worker_prefetch_multiplier = 1, its pool may never grow again. Set "
+            "worker_enable_prefetch_count_reduction = False.",
+        )
+
+
+def _scales(sender: Any) -> bool:
+    """Whether the pool of a worker grows and shrinks with its work."""
+    return getattr(getattr(sender, "controller", None), "autoscaler", None) is not None

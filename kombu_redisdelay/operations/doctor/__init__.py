@@ -13,7 +13,7 @@ from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.app_tasks import import_tasks, queues_of_tasks
 from kombu_redisdelay.operations.doctor.filling import check_filling
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.leases import check_lease
+from kombu_redisdelay.operations.doctor.leases import check_lease, check_worker_names
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.limits import check_stock_workers
 from kombu_redisdelay.operations.doctor.names import names_of
@@ -129,6 +129,9 @@ def _check_rest(
             check_queues(
                 store, examined, access.options, access.app, declared if is_known else None, stranded, old
             ),
+        ),
+        *_as_far_as_allowed(
+            "workers", check_worker_names(store, store.partitions.all_names(known.within), access.options)
         ),
         *_as_far_as_allowed("lost keys", check_unlisted(store, examined)),
         *_as_far_as_allowed("what fills Redis", check_filling(access)),
