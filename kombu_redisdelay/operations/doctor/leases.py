@@ -1,5 +1,5 @@
-"""Checks how long a lease is, which consumers have unacked messages for very long or are lost, and whether two
-workers have one name."""
+"""Checks how long a lease is, which consumers have unacked messages for very long or are lost, and whether
+two workers have one name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_worker_names(store: Store, names: Collection[str], options: Options) -
             yield warning(
                 "workers",
                 f"{len(its)} are named {worker}: {first_of(where, MOST_NAMED)}",
-                "Give each a name of its own, with -n: `celery inspect`, events and Flower take them for one.",
+                "Give each its own name, with -n: `celery inspect`, events and Flower take them for one.",
             )
 
 
