@@ -182,10 +182,10 @@ class Channel(PublishingChannel):
         super()._update_queue_cycle()
 
     def _is_of_one_program(self, name: str) -> bool:
-        """Whether the queue is for the answers to one program, as that of a ping: it goes with its consumer,
-        and no message of it is ever unacked, so there is nothing to maintain."""
-        is_passing = self.store.partitions.queue_of(name) in self.auto_delete_queues
-        return is_passing and name in self.intake.consumed.no_ack
+        """Whether the queue is for the answers to one program, as that of a ping, or of results by ``rpc://``:
+        it does not last, and no message of it is ever unacked, so there is nothing to maintain."""
+        lasts = self.lasts(self.store.partitions.queue_of(name))
+        return not lasts and name in self.intake.consumed.no_ack
 
     def _move_nothing(self) -> None:
         """Have the mover leave all queues alone, until the intake names them anew."""

@@ -13,7 +13,7 @@ from kombu_redisdelay import Messages, batch
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
-from tests.transport.kit import Inbox, Site, drain, publish
+from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +149,13 @@ class TestNotKnown:
         channel.after_reply_message_received("replies")
         while channel.look_after_queues():
             pass
+        assert known(site) == {"orders"}
+
+    def test_where_results_of_rpc_are_waited_for(self, site: Site) -> None:
+        channel = site.channel()
+        Inbox(channel, Queue("results of a process", expires=60), no_ack=True)
+        Inbox(channel, "orders", no_ack=True)
+        look_after_queues(channel)
         assert known(site) == {"orders"}
 
     @pytest.mark.one_server
