@@ -153,7 +153,8 @@ class TestNotKnown:
 
     def test_where_results_of_rpc_are_waited_for(self, site: Site) -> None:
         channel = site.channel()
-        Inbox(channel, Queue("results of a process", expires=60), no_ack=True)
+        results = Queue("results of a process", queue_arguments={"x-expires": 60_000})
+        Inbox(channel, results, no_ack=True)
         Inbox(channel, "orders", no_ack=True)
         look_after_queues(channel)
         assert known(site) == {"orders"}
