@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from threading import RLock
 from traceback import walk_tb
 from typing import Any
@@ -27,8 +29,10 @@ def import_tasks(app: Any) -> str:
         if loader not in _said:
             _said[loader] = ""
             try:
-                loader.import_default_modules()
-                app.finalize(auto=True)
+                # What a module prints is no answer of ours.
+                with redirect_stdout(sys.stderr):
+                    loader.import_default_modules()
+                    app.finalize(auto=True)
             except (Exception, SystemExit) as exc:
                 reason = " ".join(f"{type(exc).__name__}: {exc}".split())[:LONGEST_REASON]
                 _said[loader] = f"module {_importer(exc)!r} cannot be imported: {reason}"

@@ -51,12 +51,12 @@ def work() -> None:
 
 
 def test_late_acks_of_a_task_that_is_discovered(site: Site, discover: Callable[[str], None]) -> None:
-    discover("app.task(name='orders.row', acks_late=True)(work)")
+    discover("print('orders')\napp.task(name='orders.row', acks_late=True)(work)")
     site.app.conf.task_routes = {"orders.row": "rows"}
     site.app.task(name="early")(work)
     limits.limit(site.store, "rows", concurrency=1)
-    assert "acked" not in site.run("limit", "-Q", "rows", "--concurrency", "2").stderr
     assert "queue rows" not in site.findings("warning")
+    assert "acked" not in site.run("limit", "-Q", "rows", "--concurrency", "2").stderr
     # Of the task itself.
     assert "acked" in site.run("limit", "-Q", QUEUE, "--concurrency", "2").stderr
 

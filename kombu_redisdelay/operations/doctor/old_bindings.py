@@ -48,10 +48,14 @@ def old_bindings(store: Store, app: Any, declared: Collection[str]) -> dict[str,
     # What a fanout exchange has in Redis routes nothing: each worker subscribes.
     for name in sorted({each.name for each in exchanges if each.name and each.type != "fanout"}):
         table = list(bindings_of(store, [name]))
-        ours = [binding for binding in table if binding.queue in declared]
+        ours = {binding.routing_key: binding for binding in table if binding.queue in declared}
+        topics = [binding for binding in ours.values() if binding.pattern]
         for binding in table:
-            instead = next((one.queue for one in ours if _overlap(one, binding)), None)
-            if binding.queue not in declared and instead is not None:
+            if binding.queue in declared:
+                continue
+            same = [ours[binding.routing_key]] if binding.routing_key in ours else topics
+            instead = next((one.queue for one in same if _overlap(one, binding)), None)
+            if instead is not None:
                 old = OldBinding(name, binding.routing_key, instead, bool(binding.pattern))
                 found.setdefault(binding.queue, []).append(old)
     return found
