@@ -57,7 +57,9 @@ def test_connections_that_a_worker_waits_for() -> None:
 
 def test_a_worker_knows_whether_its_pool_grows() -> None:
     assert "w.autoscaler = None" in inspect.getsource(autoscale.WorkerComponent.__init__)
-    assert "controller=w," in inspect.getsource(components.Consumer.create)
+    source = inspect.getsource(components.Consumer.create)
+    assert "controller=w," in source
+    assert "prefetch_multiplier=w.prefetch_multiplier," in source
 
 
 def test_what_is_done_when_the_connection_is_lost() -> None:

@@ -42,10 +42,12 @@ def test_what_will_do_harm_is_said(
     said: set[str],
 ) -> None:
     app = Celery("worker", broker="memory://", set_as_current=False)
-    app.conf.update(settings)
+    app.conf.update({name: value for name, value in settings.items() if name != "worker_prefetch_multiplier"})
     consumer = SimpleNamespace(
         app=app,
         pool=SimpleNamespace(is_green=pool == "green"),
+        # Of the settings, or of the command line.
+        prefetch_multiplier=settings.get("worker_prefetch_multiplier", 4),
         controller=SimpleNamespace(autoscaler=object() if pool == "autoscale" else None),
         task_consumer=SimpleNamespace(channel=site.channel(**options)),
     )
@@ -57,7 +59,8 @@ def test_what_will_do_harm_is_said(
 def test_a_server_that_is_not_verified_is_said(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     app = Celery("worker", broker="memory://", set_as_current=False)
     channel = site.channel()
-    consumer = SimpleNamespace(app=app, pool=None, task_consumer=SimpleNamespace(channel=channel))
+    task_consumer = SimpleNamespace(channel=channel)
+    consumer = SimpleNamespace(app=app, pool=None, prefetch_multiplier=4, task_consumer=task_consumer)
     channel.pool.connection_kwargs["ssl_cert_reqs"] = "required"
     _on_worker_ready(sender=consumer)
     assert caplog.text == ""
