@@ -58,6 +58,8 @@ class Channel(PublishingChannel):
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
         self._maintenance: Maintenance | None = None
+        #: The active queues that are maintained.
+        self._maintained: Sequence[str] = ()
         #: Moves what is due while this channel cannot; ``None`` before it consumes.
         self.mover: Mover | None = None
         self._has_given_back = True
@@ -175,8 +177,15 @@ class Channel(PublishingChannel):
         # kombu calls this after each change.
         queues = [queue for queue in self._active_queues if queue not in self.active_fanout_queues]
         self.intake.consumed.queues = tuple(self.store.partitions.all_names(queues))
+        self._maintained = tuple(name for name in self.active_queues if not self._is_of_one_program(name))
         self._move_nothing()
         super()._update_queue_cycle()
+
+    def _is_of_one_program(self, name: str) -> bool:
+        """Whether the queue is for the answers to one program, as that of a ping, or of results by ``rpc://``:
+        it does not last, and no message of it is ever unacked, so there is nothing to maintain."""
+        lasts = self.lasts(self.store.partitions.queue_of(name))
+        return not lasts and name in self.intake.consumed.no_ack
 
     def _move_nothing(self) -> None:
         """Have the mover leave all queues alone, until the intake names them anew."""
@@ -190,7 +199,7 @@ class Channel(PublishingChannel):
         Returns:
             Whether it is time for another round trip.
         """
-        queues = self.active_queues
+        queues = self._maintained
         if not queues:
             return False
         if self._consumer is None:

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -303,6 +304,27 @@ def test_a_prefetch_count_that_sinks(site: Site, pool: str, warns: bool) -> None
     assert ("prefetch count" in site.findings("warning")) is warns
     site.app.conf.worker_enable_prefetch_count_reduction = False
     assert "prefetch count" not in site.findings("warning")
+
+
+@pytest.mark.parametrize(("multiplier", "is_said"), [(1, True), (2, False), (0, False)])
+def test_a_pool_that_may_not_grow_again(site: Site, multiplier: int, is_said: bool) -> None:
+    site.app.conf.worker_prefetch_multiplier = multiplier
+    found = site.findings("ok").get("prefetch count", "")
+    assert ("worker_enable_prefetch_count_reduction = False" in found) is is_said
+    site.app.conf.worker_enable_prefetch_count_reduction = False
+    assert "prefetch count" not in site.findings("ok")
+
+
+def test_two_workers_of_one_name(site: Site) -> None:
+    for boot, pid, name in ("a", 1, "w@x"), ("a", 2, "other@x"), ("b", 3, "w@x"):
+        for queue in ("celery", "emails"):
+            site.add_consumer(f"{boot}:4026531836:{pid}:99:{uuid4().hex}/{name}", 60_000, queue=queue)
+    # It was killed on another machine, and was started again.
+    site.add_consumer(f"c:4026531836:4:99:{uuid4().hex}/other@x", 30_000)
+    site.send(queue="emails")
+    [row] = [row for row in site.rows("doctor") if row["check"] == "workers"]
+    assert (row["level"], row["found"]) == ("warning", "2 are named w@x: process 1 on a, process 3 on b")
+    assert "with -n" in row["advice"]
 
 
 def test_transport_options_that_nobody_reads(site: Site) -> None:

@@ -11,7 +11,7 @@ from celery.app import trace
 from celery.apps import worker as apps_worker
 from celery.bootsteps import Blueprint
 from celery.concurrency import thread
-from celery.worker import WorkController, components, loops, state, strategy
+from celery.worker import WorkController, autoscale, components, loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.events import Events
 from celery.worker.consumer.tasks import Tasks
@@ -54,6 +54,13 @@ def test_connections_that_a_worker_consumes_over() -> None:
 def test_connections_that_a_worker_waits_for() -> None:
     for connect in (Consumer.connection_for_read, Consumer.connection_for_write):
         assert "self.ensure_connected(" in inspect.getsource(connect)
+
+
+def test_a_worker_knows_whether_its_pool_grows() -> None:
+    assert "w.autoscaler = None" in inspect.getsource(autoscale.WorkerComponent.__init__)
+    source = inspect.getsource(components.Consumer.create)
+    assert "controller=w," in source
+    assert "prefetch_multiplier=w.prefetch_multiplier," in source
 
 
 def test_what_is_done_when_the_connection_is_lost() -> None:
