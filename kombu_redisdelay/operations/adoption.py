@@ -311,7 +311,7 @@ class Adoption(Transfer):
                 f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
             )
         if kind is None and why:
-            raise Unusable(f"exchange {exchange!r} may be a fanout: {why}"[:LONGEST_REASON])
+            raise Unusable(f"exchange {exchange!r} may be a fanout: {cut(why)}")
 
     def _park(self, name: str) -> Iterator[Ready]:
         """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for

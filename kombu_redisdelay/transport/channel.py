@@ -32,7 +32,7 @@ from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
-from kombu_redisdelay.transport.refused import patiently
+from kombu_redisdelay.transport.refused import Asked, patiently, served
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
@@ -258,6 +258,8 @@ class Channel(PublishingChannel):
         """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
         would end."""
         told: dict[str, Any] = super()._handle_message(client, r)
+        if bytes_to_str(told["type"]).endswith("subscribe"):
+            served(self.connection.broker, Asked.LISTEN)
         has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
         if has_data and not check_fanout(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
             told["data"] = None

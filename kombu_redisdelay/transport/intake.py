@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
-from kombu_redisdelay.transport.refused import Call, Refused, served
+from kombu_redisdelay.transport.refused import Asked, Call, Refused, served
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -218,7 +218,7 @@ class Intake:
         else:
             if not self._has_waited and fetcher.has_waited:
                 self._has_waited = True
-                served(self._channel.connection.broker, wait=True)
+                served(self._channel.connection.broker, Asked.WAIT)
             if self.refused is not None and self.refused.any and fetcher.has_waited:
                 self.refused.is_served(waiting_of(fetcher))
             self._keep(fetcher, taken)

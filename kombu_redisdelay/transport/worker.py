@@ -28,7 +28,7 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
-from kombu_redisdelay.transport.refused import UnknownError, as_worker, may_wait
+from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
 from kombu_redisdelay.transport.stopping import Stop
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
@@ -139,10 +139,9 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
                 if _unknown.has_lasted(error):
                     raise
                 raise Refuses(f"Redis refuses: {error}") from None
-            if not (may_wait(refusal, broker) and may_wait(refusal, broker, wait=True)):
-                logger.critical(
-                    "Redis refuses this worker, which ends: %s (%s)", in_a_line(error), refusal.hint
-                )
+            if isinstance(error, NeverServed) or not may_connect_again(refusal, broker):
+                said = in_a_line(error.__cause__ or error)
+                logger.critical("Redis refuses this worker, which ends: %s (%s)", said, refusal.hint)
                 raise WorkerShutdown(1) from exc
             raise Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal) from None
 
