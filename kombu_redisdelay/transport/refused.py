@@ -18,7 +18,7 @@ from threading import local
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.printable import in_a_line
@@ -56,7 +56,7 @@ _have_served: set[tuple[Hashable, Asked]] = set()
 _here = local()
 
 
-class NeverServed(ResponseError):
+class NeverServed(NoPermissionError):
     """A server refuses what it has never done for this process."""
 
 
