@@ -53,6 +53,7 @@ _NOT_BETWEEN = (
 #: Of all these, what depends on none of it. All else is in no list, and runs once: the page, docs ...
 _ONCE = (
     *("broker/server/test_noscript.py", "broker/test_wrong_type.py"),
+    *("broker/test_forbidden.py", "broker/test_lost_keys.py"),
     # The same scripts are tried case by case, and by broker/test_invariant.py in all orders.
     *(f"broker/test_{name}_invariant.py" for name in ("fair", "limits", "unique", "unknown")),
     *("end_to_end/fuzz", "end_to_end/test_permissions_on_many.py"),
