@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 from math import ceil
 from time import monotonic
@@ -110,8 +109,7 @@ def message(request: Request) -> Response:
         update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
         actions=lambda message: _actions(request, message),
         unique=lambda message: key_and_holder(site.messages.store, message),
-        # What an exception says may be hidden, and the payload tells more than may be seen of it.
-        events=lambda message: events_of(replace(message, text=site.shown(message).text), now),
+        events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,
