@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.message import printed_worker
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.queue_reasons import BLOCKED, UNKNOWN
 
@@ -35,8 +36,19 @@ ALWAYS: Span = (None, None)
 #: Where reading goes on: values that JSON can carry. The first one is the name of the queue or partition.
 Cursor = Sequence[Any]
 
+#: Why a worker does not live any more.
+_LOST = _PROCESS_GONE, _LEASE_ENDED = "process gone", "lease ended"
+
 #: Redis counts no further than this.
 _MOST_PASSED = 2**53
+
+
+def is_worker(pattern: str, worker: str | None, host: str | None, pid: int | None, lost: str) -> bool:
+    """Whether *pattern*, which was checked, fits the name of a worker, or what a list prints of it."""
+    on_host = printed_worker(None, host, pid)
+    # The command line prints the name or the host, the page both.
+    printed = printed_worker(worker, host, pid), printed_worker(worker, host, pid, lost), on_host
+    return any(fits(text, pattern) for text in (worker or "", *printed, f"{worker} {on_host}"))
 
 
 @dataclass(frozen=True)
@@ -277,7 +289,10 @@ class UnackedReader(QueueByQueue):
         skip = passed or 0
 
         def is_wanted(consumer: str) -> bool:
-            return look.worker is None or fits(worker_of(consumer) or "", look.worker)
+            if look.worker is None:
+                return True
+            its = worker_of(consumer), *host_and_pid(consumer)
+            return any(is_worker(look.worker, *its, lost) for lost in ("", *_LOST))
 
         every = UnackedHashes(store).iter(name, is_wanted)
         for number, found in enumerate(islice(every, skip, None), skip + 1):
@@ -289,9 +304,9 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
         host, pid = host_and_pid(found.consumer)
         lost = ""
         if is_over(process_of(found.consumer)):
-            lost = "process gone"
+            lost = _PROCESS_GONE
         elif found.lease_has_ended:
-            lost = "lease ended"
+            lost = _LEASE_ENDED
         return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
 
     return _in_queue(found, number, found.since_ms, of_state)
