@@ -412,7 +412,8 @@ def test_what_the_column_worker_shows_selects(site: Site, app: Celery, messages:
     assert printed == {"7": "w@x:7 (lease ended)", "8": "w@x:8", "9": "boot:9"}
     for id, text in (*printed.items(), ("7", "w@x:7"), ("7", "*ended)"), ("8", "w@x boot:8"), ("8", "*:8")):
         assert ids(messages.select(Selection(worker=text))) == [id]
-        assert messages.count(Selection(worker=text, state="unacked")).looked_at == 1
+        if "*" not in text:
+            assert messages.count(Selection(worker=text, state="unacked")).looked_at == 1
     assert ids(messages.select(Selection(worker="w@x"))) == ["7", "8"]
     assert ids(messages.select(Selection(worker="w@x:9"))) == []
 
