@@ -114,6 +114,7 @@ FILTERS = (
         "of the task",
         lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
+        is_contained=True,
         of_failed=lambda kind, value: _is_noted(kind.task, value),
     ),
     Filter(

@@ -158,7 +158,7 @@ class ScheduledReader:
         if look.start is not None:
             name, due_ms, member = look.start
             after = ScheduleCursor(inf if due_ms is None else due_ms, name, member.encode("latin-1"))
-        each = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
+        each = upcoming(store, look.names, *look.span, after, last_first=look.newest_first, texts=look.texts)
         return (_of_scheduled(store, found) for found in each)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
@@ -174,12 +174,16 @@ class ScheduledReader:
 
 def _of_scheduled(store: Store, found: Scheduled) -> Entry:
     due_ms = None if found.is_blocked else found.due_ms
+    cursor = found.queue, due_ms, found.member.decode("latin-1")
+    if found.left_out:
+        left_out = found.left_out
+        return Entry(found.queue, b"", found, "", cursor, due_ms, matches=False, stands_for=left_out)
     return Entry(
         found.queue,
         found.payload,
         found,
         unnamed=found.member.decode(errors="replace"),
-        cursor=(found.queue, due_ms, found.member.decode("latin-1")),
+        cursor=cursor,
         moment_ms=due_ms,
         of_state=lambda content: _why_scheduled(store, found, content),
     )
