@@ -37,7 +37,7 @@ ALWAYS: Span = (None, None)
 Cursor = Sequence[Any]
 
 #: Why a worker does not live any more.
-_LOST = _PROCESS_GONE, _LEASE_ENDED = "process gone", "lease ended"
+_LOST = _PROCESS_ENDED, _LEASE_ENDED = "process gone", "lease ended"
 
 #: Redis counts no further than this.
 _MOST_PASSED = 2**53
@@ -308,7 +308,7 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
         host, pid = host_and_pid(found.consumer)
         lost = ""
         if is_over(process_of(found.consumer)):
-            lost = _PROCESS_GONE
+            lost = _PROCESS_ENDED
         elif found.lease_has_ended:
             lost = _LEASE_ENDED
         return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
