@@ -105,7 +105,7 @@ class Block:
         """Whether a message with one of *ids* is held back."""
         return not set(self._ids).isdisjoint(ids)
 
-    def publish(self, channel: Sender, message: dict[str, Any], **kwargs: Any) -> None:
+    def publish(self, channel: Sender, message: dict[str, Any], *, exchange: str, **kwargs: Any) -> None:
         """Route a message, by what *channel* knows, and hold it back.
 
         Raises:
@@ -115,8 +115,8 @@ class Block:
         """
         self._check_usable()
         self._channel = channel
-        channel.add_to(self._outbox, message, **kwargs)
-        self._ids.append(None if kwargs.get("exchange") == self._events else message_id(message))
+        channel.add_to(self._outbox, message, exchange=exchange, **kwargs)
+        self._ids.append(None if exchange == self._events else message_id(message))
         if len(self._ids) >= PORTION or self._outbox.size >= PORTION_BYTES:
             self.flush()
 
