@@ -31,11 +31,14 @@ class Row(NamedTuple):
     Attributes:
         at_ms: its time, ms since the epoch, with a fraction.
         stored: the message with its priority step.
+        left_out: if it is the last one of some without the texts that were asked for, how many they are. It
+            has no message then.
     """
 
     name: bytes
     at_ms: float
     stored: bytes
+    left_out: int = 0
 
 
 class Part(NamedTuple):
@@ -56,12 +59,15 @@ class Part(NamedTuple):
     from_last: bool = False
 
 
-def read_pages(server: Server, keys: Keys, part: Part, longest: int | None = None) -> Iterator[list[Row]]:
+def read_pages(
+    server: Server, keys: Keys, part: Part, longest: int | None = None, texts: Sequence[str] = ()
+) -> Iterator[list[Row]]:
     """The messages of a *part*, page by page.
 
     Arguments:
         keys: the hash may have something else in place of messages, under the same names.
         longest: how many bytes of each are read, from its beginning; ``None`` for all.
+        texts: only messages that contain one of these; in place of others, :attr:`Row.left_out`.
     """
     low: Argument = "-inf" if part.from_ms is None else part.from_ms
     high: Argument = "+inf" if part.before_ms is None else part.before_ms
@@ -72,6 +78,7 @@ def read_pages(server: Server, keys: Keys, part: Part, longest: int | None = Non
             server,
             keys[:2],
             PAGE.arguments(
+                texts,
                 from_ms=low,
                 after_name=after,
                 before_ms=high,
@@ -87,8 +94,12 @@ def read_pages(server: Server, keys: Keys, part: Part, longest: int | None = Non
             until, high, _ = rows[-1]
         elif rows:
             after, low, _ = rows[-1]
-        yield [Row(*row) for row in rows if row[2] is not None]
+        yield [_row(*row) for row in rows if row[2] is not None]
         size = min(2 * size, MESSAGES_PER_CALL)
+
+
+def _row(name: bytes, at_ms: float, stored: bytes | int) -> Row:
+    return Row(name, at_ms, b"", stored) if isinstance(stored, int) else Row(name, at_ms, stored)
 
 
 def find_all(

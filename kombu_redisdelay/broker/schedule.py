@@ -29,12 +29,14 @@ class Scheduled:
         member: the name that it has in the schedule: its id, unless another message had that before.
         due_ms: ms since the epoch, with a fraction; infinite while it waits for its key.
         stored: the message as it is in Redis, with its priority step.
+        left_out: see :class:`~kombu_redisdelay.broker.by_time.Row`.
     """
 
     queue: str
     member: bytes
     due_ms: float
     stored: bytes
+    left_out: int = 0
 
     @property
     def is_blocked(self) -> bool:
@@ -83,27 +85,38 @@ class Schedule:
         return min((due_ms for due_ms in first if due_ms is not None), default=None)
 
     def iter(
-        self, queue: str, from_ms: float | None, before_ms: float | None, after: bytes = b""
+        self,
+        queue: str,
+        from_ms: float | None,
+        before_ms: float | None,
+        after: bytes = b"",
+        texts: Sequence[str] = (),
     ) -> Iterator[Scheduled]:
         """The messages that are due in that time (see :meth:`count`), in due order, read page by page.
 
         Arguments:
             after: of those that are due at *from_ms*, only those whose names come after this one.
+            texts: only those that contain one of these; in place of others, :attr:`Scheduled.left_out`.
         """
-        return self._read(queue, Part(from_ms, before_ms, after))
+        return self._read(queue, Part(from_ms, before_ms, after), texts)
 
     def iter_back(
-        self, queue: str, from_ms: float | None, before_ms: float | None, until: bytes = b""
+        self,
+        queue: str,
+        from_ms: float | None,
+        before_ms: float | None,
+        until: bytes = b"",
+        texts: Sequence[str] = (),
     ) -> Iterator[Scheduled]:
         """The same, the last message first.
 
         Arguments:
             until: of those that are due at *before_ms*, also those whose names come before this one.
         """
-        return self._read(queue, Part(from_ms, before_ms, until=until, from_last=True))
+        return self._read(queue, Part(from_ms, before_ms, until=until, from_last=True), texts)
 
-    def _read(self, queue: str, part: Part) -> Iterator[Scheduled]:
-        for page in read_pages(self._store.server, self._store.keys(queue).scheduling, part):
+    def _read(self, queue: str, part: Part, texts: Sequence[str]) -> Iterator[Scheduled]:
+        for page in read_pages(self._store.server, self._store.keys(queue).scheduling, part, texts=texts):
             for row in page:
                 yield Scheduled(queue, *row)
 

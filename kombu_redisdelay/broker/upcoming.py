@@ -31,6 +31,7 @@ def upcoming(
     after: ScheduleCursor | None = None,
     *,
     last_first: bool = False,
+    texts: Sequence[str] = (),
 ) -> Iterator[Scheduled]:
     """The scheduled messages of all *queues*, in due order. Of those that are due at the same time, those of
     the first queue come first. A queue is read only once its first message is the next one, so that the first
@@ -40,6 +41,8 @@ def upcoming(
         from_ms, before_ms: see :meth:`Schedule.count <kombu_redisdelay.broker.schedule.Schedule.count>`.
         after: only messages that come after this cursor. Its queue is one of *queues*.
         last_first: whether they come in exactly the other order.
+        texts: only messages that contain one of these; in place of others,
+            :attr:`~kombu_redisdelay.broker.schedule.Scheduled.left_out`.
     """
     spans = _spans(queues, from_ms, before_ms, after, last_first)
     firsts: list[Command] = [
@@ -50,7 +53,7 @@ def upcoming(
     sign = -1 if last_first else 1
     # The number tells apart what is due at the same time: messages cannot be compared.
     waiting: list[tuple[float, int, Scheduled | None, Iterator[Scheduled]]] = [
-        (sign * due_ms, sign * number, None, span.read(store, queue, last_first))
+        (sign * due_ms, sign * number, None, span.read(store, queue, last_first, texts))
         for number, (queue, span, head) in enumerate(zip(queues, spans, heads, strict=True))
         if (due_ms := first_score(head)) is not None
     ]
@@ -87,9 +90,9 @@ class _Span:
             high = f"{'' if last_first and self.name else '('}{self.before_ms}"
         return (high, low, "BYSCORE", "REV") if last_first else (low, high, "BYSCORE")
 
-    def read(self, store: Store, queue: str, last_first: bool) -> Iterator[Scheduled]:
+    def read(self, store: Store, queue: str, last_first: bool, texts: Sequence[str]) -> Iterator[Scheduled]:
         read = Schedule(store).iter_back if last_first else Schedule(store).iter
-        return read(queue, self.from_ms, self.before_ms, self.name)
+        return read(queue, self.from_ms, self.before_ms, self.name, texts)
 
 
 #: Nothing is due in it.

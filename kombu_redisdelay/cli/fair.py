@@ -90,7 +90,7 @@ def _ask(store: Store, queues: Sequence[str]) -> None:
             are, their = ("is", "its") if len(paused) == 1 else ("are", "their")
             ready = number_of(sum(key.ready for key in paused), "ready message")
             said.append(f"{number_of(len(paused), 'key')} of {queue} {are} paused: {their} {ready} will run.")
-        if found.limits.is_limited or any(key.limits.is_own for key in found.keys):
+        if found.limits.is_limited or any(key.own.is_limited for key in found.keys):
             said.append(f"The limits of keys of {queue} have no effect until it is fair again.")
         if said:
             confirm(f"{' '.join(said)} Go on?")

@@ -99,7 +99,10 @@ def command(
         show_json({**steered.fields, **which, **asdict(its)} for steered, its in found.items())
         return
     for steered, its in found.items():
-        is_as_each = isinstance(its, KeyLimits) and not per_key and not its.is_own
+        is_as_each = (
+            steered.key is not None
+            and not fair.own_limits_of_key(access.store, steered.queue, steered.key).is_limited
+        )
         paused = "; it is paused" if its.paused_since is not None else ""
         said = f"{in_words(its)}{', as each key' if is_as_each else ''}{paused}"
         echo(f"{steered}{' each key' if per_key else ''}: {said}")

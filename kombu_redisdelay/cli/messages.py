@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.output import table
 from kombu_redisdelay.cli.table import Column, Table
 from kombu_redisdelay.operations import columns
 from kombu_redisdelay.operations.calls import call
-from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.message import MessageInfo, printed_worker
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.words import span, when
 
@@ -87,5 +87,4 @@ def _moment(value: Any, now: datetime) -> str:
 
 def worker(message: MessageInfo) -> str:
     """Name of a worker, or its host, and process."""
-    name, pid = message.worker or message.host or "?", "?" if message.pid is None else message.pid
-    return f"{name}:{pid}{f' ({message.lost})' if message.lost else ''}"
+    return printed_worker(message.worker, message.host, message.pid, message.lost)

@@ -2,10 +2,14 @@
 --
 -- KEYS[1]  schedule, or `failed`, which has times and names in the same way (include/failed.lua)
 -- KEYS[2]  messages of it, or what else there is for each name: the heads of failed tasks
--- ARGV     see below, by their names
+-- ARGV     see below, by their names; then texts. Messages that contain none of these are left out, unless
+--          there are no texts
 --
 -- Returns  1 when there are no more; then for each: the name that it has in the schedule, due time, message
---          as it is stored (nil: there is none)
+--          as it is stored (nil: there is none). In place of some that are left out, one after the other, the
+--          last of these, and in place of its message how many they are
+
+-- include: contains
 
 local
   -- From which due time on, ms since the epoch with a fraction, or "-inf".
@@ -25,6 +29,7 @@ local
   -- How many bytes of each are returned, from its beginning ("": all).
   longest = unpack(ARGV)
 
+local texts = { unpack(ARGV, 9) }
 from_last, count, byte_limit = from_last == '1', tonumber(count), tonumber(byte_limit)
 longest = tonumber(longest)
 
@@ -69,6 +74,21 @@ if left <= 0 then
 end
 local start = from_last and math.max(first, stop - count) or first
 local rows = redis.call('ZRANGE', KEYS[1], start, math.min(start + count, stop) - 1, 'WITHSCORES')
+local left_out, last_left_out = 0, nil
+
+local function add(i, stored)
+  reply[#reply + 1] = rows[i]
+  reply[#reply + 1] = rows[i + 1]
+  reply[#reply + 1] = stored
+end
+
+local function add_left_out()
+  if left_out > 0 then
+    add(last_left_out, left_out)
+    left_out = 0
+  end
+end
+
 for n = 1, #rows - 1, 2 do
   local i = from_last and #rows - n or n
   local stored = redis.call('HGET', KEYS[2], rows[i])
@@ -76,10 +96,14 @@ for n = 1, #rows - 1, 2 do
   if bytes > byte_limit and n > 1 then
     break
   end
-  reply[#reply + 1] = rows[i]
-  reply[#reply + 1] = rows[i + 1]
-  reply[#reply + 1] = stored and longest and string.sub(stored, 1, longest) or stored
+  if stored and not contains_any(stored, texts) then
+    left_out, last_left_out = left_out + 1, i
+  else
+    add_left_out()
+    add(i, stored and longest and string.sub(stored, 1, longest) or stored)
+  end
   left = left - 1
 end
+add_left_out()
 reply[1] = left > 0 and 0 or 1
 return reply

@@ -15,6 +15,7 @@
 --          many are taken before it, and the entry
 
 -- include: list_reader
+-- include: contains
 
 local
   -- "": this is the first page; else the position of the next entry.

@@ -39,7 +39,7 @@ class KeyLimits:
         concurrency: how many messages of a key may be unacked; ``None`` for any number.
         paused_since: since when nothing of this key is taken, in UTC; ``None`` if it is not paused. Always
             ``None`` for every key.
-        is_own: whether this key has a limit of its own. What it has not, is as for every key.
+        is_own: whether this key has a limit or a pause of its own. What it has not, is as for every key.
     """
 
     rate: str | None = None
@@ -155,7 +155,7 @@ def limits_of_state(every: fair_keys.KeyLimits, state: KeyState) -> KeyLimits:
         every.concurrency if own.concurrency is None else own.concurrency,
         *((every.interval_us, every.burst) if own.interval_us is None else (own.interval_us, own.burst)),
     )
-    is_own = own.concurrency is not None or own.interval_us is not None
+    is_own = (own.concurrency, own.interval_us, state.paused_ms) != (None, None, None)
     return key_limits(counting, state.paused_ms, is_own)
 
 

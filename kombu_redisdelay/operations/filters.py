@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from kombu_redisdelay.broker.failed import Kind
 from kombu_redisdelay.broker.failure import LONGEST_NAME, RETURNED
@@ -15,7 +16,7 @@ from kombu_redisdelay.operations.arguments import arguments_of, has_argument
 from kombu_redisdelay.operations.content import is_related, is_task
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.patterns import fits
-from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.operations.readers import Entry, is_worker
 from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
 from kombu_redisdelay.operations.typed_times import parse_distance
 
@@ -82,6 +83,14 @@ def _has_returned(lost: str, pattern: str) -> bool:
     return fits(lost, pattern) if lost else pattern == NOT_RETURNED
 
 
+def _is_worker(known: Mapping[str, Any], pattern: str) -> bool:
+    worker = known.get("worker")
+    if "pid" not in known:
+        # A list of what has failed or finished shows no process.
+        return fits(worker or "", pattern) or fits(worker or "?", pattern)
+    return is_worker(pattern, worker, known["host"], known["pid"], known["lost"])
+
+
 def _has_argument(entry: Entry, wanted: str) -> bool:
     if entry.content.task is None:
         return False
@@ -105,6 +114,7 @@ FILTERS = (
         "of the task",
         lambda entry, value: any(is_task(name, value) for name in entry.tasks),
         "shop.*",
+        is_contained=True,
         of_failed=lambda kind, value: _is_noted(kind.task, value),
     ),
     Filter(
@@ -117,9 +127,10 @@ FILTERS = (
     ),
     Filter(
         "worker",
-        "Only what this worker has taken, or has failed or finished there; * stands for anything.",
+        "Only what this worker has taken, or has failed or finished there: its name, or what WORKER shows; * "
+        "stands for anything.",
         "of the worker",
-        lambda entry, value: fits(entry.known.get("worker") or "", value),
+        lambda entry, value: _is_worker(entry.known, value),
         "celery@web-1",
         states=(UNACKED, FAILED, FINISHED),
     ),

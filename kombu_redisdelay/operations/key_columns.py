@@ -78,7 +78,7 @@ def sort_keys(keys: Iterable[KeyStats], by: str = USUAL_SORT) -> list[KeyStats]:
 
 def own_limits(limits: KeyLimits, now: datetime) -> str:
     """What a key has for itself, in words: its limits, and for how long it has been paused."""
-    parts = [in_words(limits)] if limits.is_own else []
+    parts = [in_words(limits)] if limits.is_limited else []
     if limits.paused_since is not None:
         parts.append(f"paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}")
     return ", ".join(parts)

@@ -179,7 +179,7 @@ def _count(store: Store, names: Sequence[str]) -> int:
 def _is_any(key: KeyStats) -> bool:
     """Whether there is anything of it."""
     has_messages = key.ready or key.scheduled or key.unacked
-    return bool(has_messages or key.limits.is_own or key.limits.paused_since is not None)
+    return bool(has_messages or key.limits.is_own)
 
 
 def _add_door(store: Store, name: str, found: defaultdict[str, _Found]) -> int:

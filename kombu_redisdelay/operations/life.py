@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, REQUEUED_HEADER, eta_ms
+from kombu_redisdelay.broker.message import REQUEUED_HEADER, eta_ms
 from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
-from kombu_redisdelay.words import LOST
+from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, STATES, UNACKED
+from kombu_redisdelay.words import LOST, number_of, span
+
+#: Two times that are so near are one.
+_SAME = timedelta(seconds=1)
 
 
 class Event(NamedTuple):
@@ -29,29 +32,41 @@ class Event(NamedTuple):
 
 
 def life(message: MessageInfo) -> list[Event]:
-    """What has happened to *message*, in this order. A dead letter that was requeued counts as published
-    then."""
-    return [*_until_ready(message), *_tries(message), *_OF_STATE.get(message.state, _ready)(message)]
+    """What has happened to *message*, in this order, for the command line and the page.
+
+    A message has one moment of our own: since when it could be delivered, the last time. So it does not say
+    when it was published.
+    """
+    return [*_so_far(message), *_OF_STATE.get(message.state, _nothing)(message)]
 
 
-def _until_ready(message: MessageInfo) -> Iterator[Event]:
-    due_ms = members.due_ms(message.payload)
-    ready = None if due_ms is None else from_ms(due_ms)
+def _so_far(message: MessageInfo) -> Iterator[Event]:
+    if STATES[message.state].is_past:
+        # What is told of a task has no headers.
+        return
     origin = message.headers.get("origin")
-    by = f"by {origin}" if isinstance(origin, str) else ""
-    had_due_time = bool(message.headers.get(ETA_HEADER) or message.headers.get(DELAY_HEADER))
-    # The moment that is in a message is when it is due.
-    requeued = requeued_at(message)
-    published = None if had_due_time or requeued else ready
-    if published or by:
-        yield Event("published", published, by)
+    yield Event("published", None, f"by {origin}" if isinstance(origin, str) and origin else "")
+    requeued = _requeued_at(message)
     if requeued:
         yield Event("requeued", requeued, "after it had failed")
-    if had_due_time and message.state != SCHEDULED:
-        yield Event("scheduled until", _eta(message) or ready)
+    retries = message.headers.get("retries")
+    # Of one that has failed, it is said with the failure.
+    if isinstance(retries, int) and retries > 0 and message.state != FAILED:
+        yield Event("retried", None, _times(retries))
+    eta = _eta(message)
+    # A scheduled message is usually due at its eta.
+    if eta and (message.due is None or abs(eta - message.due) > _SAME):
+        yield Event("asked for", eta, "the time at which its publisher wants it to run")
+    if message.failures > 0:
+        yield Event("came back from a worker", None, _times(message.failures))
+    ready_ms = members.due_ms(message.payload)
+    if message.due is not None:
+        yield Event("scheduled until", message.due)
+    elif ready_ms is not None and not message.is_blocked:
+        yield Event("ready", from_ms(ready_ms), "since it was published, became due, or was requeued last")
 
 
-def requeued_at(message: MessageInfo) -> datetime | None:
+def _requeued_at(message: MessageInfo) -> datetime | None:
     """When *message* was requeued last after it had failed, in UTC; ``None`` if it does not say so."""
     said = message.headers.get(REQUEUED_HEADER)
     try:
@@ -69,36 +84,22 @@ def _eta(message: MessageInfo) -> datetime | None:
         return None
 
 
-def _tries(message: MessageInfo) -> Iterator[Event]:
-    retries = message.headers.get("retries")
-    # Of one that has failed, it is said with the failure.
-    if isinstance(retries, int) and retries > 0 and message.state != FAILED:
-        yield Event("retried", None, _times(retries))
-    if message.failures > 0:
-        yield Event("came back from a worker", None, _times(message.failures))
-
-
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
+    return "once" if count == 1 else number_of(count, "time")
 
 
-def _scheduled(message: MessageInfo) -> Iterator[Event]:
-    if message.due is not None:
-        yield Event("scheduled until", message.due)
-
-
-def _ready(message: MessageInfo) -> Iterator[Event]:
+def _nothing(message: MessageInfo) -> Iterator[Event]:
     return iter(())
 
 
 def _unacked(message: MessageInfo) -> Iterator[Event]:
-    name = message.worker or message.host or "?"
-    yield Event("taken", message.since, f"by {name}, process {message.pid or '?'}")
+    name = f"{message.worker}, " if message.worker else ""
+    yield Event("taken", message.since, f"by {name}host {message.host or '?'}, process {message.pid or '?'}")
 
 
 def _failed(message: MessageInfo) -> Iterator[Event]:
-    at = f"at {message.worker}" if message.worker else ""
-    yield Event("started", message.started, at)
+    if message.started is not None:
+        yield Event("started", message.started, f"at {message.worker}" if message.worker else "")
     tries = "" if message.tries is None else f", try {message.tries:,}"
     if message.returned:
         yield Event("returned", message.since, f"and {LOST[message.returned]}, with {message.error}{tries}")
@@ -114,16 +115,17 @@ def _finished(message: MessageInfo) -> Iterator[Event]:
     at, since, ran = f"at {message.worker}" if message.worker else "", message.since, message.ran
     if since is not None and ran is not None:
         yield Event("started", since - timedelta(seconds=ran), at)
-    tries = "" if message.tries is None else f"try {message.tries:,}"
-    yield Event(
-        message.outcome or message.reason, since, f"with {message.error}, {tries}" if message.error else tries
-    )
+    said = [
+        f"with {message.error}" if message.error else "",
+        "" if message.tries is None else f"try {message.tries:,}",
+        "" if message.waited is None else f"waited {span(message.waited)}",
+        "" if ran is None else f"ran {span(ran)}",
+    ]
+    yield Event(message.outcome or message.reason, since, ", ".join(filter(None, said)))
 
 
 #: Name of a state -> the events that have brought a message there.
 _OF_STATE: dict[str, Callable[[MessageInfo], Iterator[Event]]] = {
-    SCHEDULED: _scheduled,
-    READY: _ready,
     UNACKED: _unacked,
     FAILED: _failed,
     DEAD: _dead,

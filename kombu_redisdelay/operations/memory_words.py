@@ -77,7 +77,8 @@ def remarks(found: MemoryUse) -> Iterator[str]:
     for each in found.others:
         part = f", {of_redis(each.bytes, found)} of what Redis uses" if found.used else ""
         keys = number_of(each.keys, "key")
-        yield f"Beside the queues: {each.what}, about {size(each.bytes)} in {keys}{part}."
+        about, of_keys = ("about " if is_about else "" for is_about in (each.is_about, each.keys_are_about))
+        yield f"Beside the queues: {each.what}, {about}{size(each.bytes)} in {of_keys}{keys}{part}."
         for number, key in enumerate(each.largest):
             yield f"{'Another large one' if number else 'The largest of them'}: {key_in_words(key)}."
     rest = unknown_bytes(found)
@@ -116,7 +117,8 @@ def key_in_words(key: LargeKey) -> str:
     """Names a key of another program. The name is safe to print."""
     cut = "..." if len(key.name) > MOST_OF_NAME else ""
     type_name = "of unknown type" if key.type is None else f"a {key.type}"
-    said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {type_name}, {size(key.bytes)}"
+    about = "about " if key.is_about else ""
+    said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {type_name}, {about}{size(key.bytes)}"
     if key.has_results:
         said += "; results of rpc:// that nobody has fetched"
     if key.may_be_queue:

@@ -12,6 +12,12 @@ from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.public import public
 
 
+def printed_worker(worker: str | None, host: str | None, pid: int | None, lost: str = "") -> str:
+    """A worker as lists print it: its name, or its host, its process, and why it does not live any more."""
+    said = f" ({lost})" if lost else ""
+    return f"{worker or host or '?'}:{'?' if pid is None else pid}{said}"
+
+
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageInfo:

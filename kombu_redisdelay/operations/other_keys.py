@@ -24,8 +24,8 @@ KEYS_LOOKED_AT = 1000
 #: Keys that are named, and bytes that the entries of a list have on average, at most, for one to be read.
 MOST_NAMED, MOST_BYTES_OF_ENTRY = 2, 256 * 1024
 
-#: Entries of a key whose sizes Redis looks at.
-SAMPLES = 100
+#: Entries of a key whose sizes Redis looks at. A key that takes no more bytes than this has no more entries.
+SAMPLES, LEAST_LOOKED_INTO = 100, 2048
 
 RESULTS, REPLIES, STOCK, BINDINGS, OTHERS = (
     "results of tasks",
@@ -51,11 +51,12 @@ class LargeKey:
     Attributes:
         name: its name. It may be anything.
         type: such as "string"; ``None`` if this user may not ask for it.
-        bytes: about how many bytes of Redis it takes.
+        bytes: how many bytes of Redis it takes.
         may_be_queue: whether it is a list whose first entry looks like a message: it may be a queue of
             ``redis://`` that no app declares.
         has_results: whether it is a list of results of ``rpc://`` that nobody has fetched, as its name and
             its first entry say.
+        is_about: whether *bytes* is an estimate, because Redis looks at some of its entries only.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LargeKey:
     bytes: int
     may_be_queue: bool
     has_results: bool = False
+    is_about: bool = False
 
 
 @public
@@ -72,15 +74,20 @@ class OtherKeys:
 
     Attributes:
         what: such as "results of tasks".
-        keys: about how many there are.
-        bytes: about how many bytes of Redis they take.
+        keys: how many there are.
+        bytes: how many bytes of Redis they take.
         largest: of "other keys", the largest ones that were looked at; empty for the others.
+        is_about: whether *bytes* is an estimate: not all keys were looked at, or Redis has looked at some
+            entries only of a large one.
+        keys_are_about: whether *keys* is an estimate: not all were looked at.
     """
 
     what: str
     keys: int
     bytes: int
     largest: Sequence[LargeKey] = ()
+    is_about: bool = False
+    keys_are_about: bool = False
 
 
 class NotAllowed(Exception):
@@ -107,11 +114,18 @@ def other_keys(
     """
     found: dict[str, list[float]] = {}
     large: list[tuple[int, float, bytes, OneServer]] = []
+    scaled, estimated = set(), set()
     for server in servers:
-        for key, what, scale, size in _of_server(server, is_ours, stock_keys, database, results):
+        its = list(_of_server(server, is_ours, stock_keys, database, results))
+        texts = _texts(server, [key for key, _, _, size in its if size > LEAST_LOOKED_INTO])
+        for key, what, scale, size in its:
             counts = found.setdefault(what, [0.0, 0.0])
             counts[0] += scale
             counts[1] += scale * size
+            if scale > 1:
+                scaled.add(what)
+            if size > LEAST_LOOKED_INTO and key not in texts:
+                estimated.add(what)
             if what == OTHERS:
                 large.append((size, scale, key, server))
     named = []
@@ -121,7 +135,10 @@ def other_keys(
         found[OTHERS][1] -= (scale - 1) * size
         named.append(_large_key(server, key, size))
     rows = [
-        OtherKeys(what, round(keys), round(size), named if what == OTHERS else ())
+        OtherKeys(
+            *(what, round(keys), round(size), named if what == OTHERS else ()),
+            *(what in scaled | estimated, what in scaled),
+        )
         for what, (keys, size) in found.items()
     ]
     return sorted(rows, key=lambda row: -row.bytes)
@@ -164,7 +181,8 @@ def _large_key(server: OneServer, key: bytes, size: int) -> LargeKey:
             message = next(map(_message_in, server.call("LRANGE", key, 0, 0)), None)
     has_results = message is not None and _is_result(key, message)
     is_message = message is not None and not has_results
-    return LargeKey(key.decode(errors="replace"), type_name, size, is_message, has_results)
+    is_about = size > LEAST_LOOKED_INTO and type_name != "string"
+    return LargeKey(key.decode(errors="replace"), type_name, size, is_message, has_results, is_about)
 
 
 def _message_in(entry: bytes) -> Mapping[str, Any] | None:
@@ -180,6 +198,12 @@ def _is_result(key: bytes, message: Mapping[str, Any]) -> bool:
     """Whether *message* is a result of ``rpc://``, in the list that its client gets them from."""
     is_answer = "task" not in message["headers"] and bool(message["properties"].get("correlation_id"))
     return is_answer and _RESULTS_FOR.fullmatch(key) is not None
+
+
+def _texts(server: OneServer, keys: Sequence[bytes]) -> set[bytes]:
+    """Those of *keys* that are strings, of which Redis knows the bytes. Empty if the user may not ask."""
+    types = server.call_all(*(("TYPE", key) for key in keys)) if keys else []
+    return {key for key, found in zip(keys, types, strict=True) if found == b"string"}
 
 
 def _usages(server: OneServer, keys: Sequence[bytes], samples: int) -> Iterator[int]:

@@ -23,6 +23,7 @@ from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.message import printed_worker
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.queue_reasons import BLOCKED, UNKNOWN
 
@@ -35,8 +36,19 @@ ALWAYS: Span = (None, None)
 #: Where reading goes on: values that JSON can carry. The first one is the name of the queue or partition.
 Cursor = Sequence[Any]
 
+#: Why a worker does not live any more.
+_LOST = _PROCESS_ENDED, _LEASE_ENDED = "process gone", "lease ended"
+
 #: Redis counts no further than this.
 _MOST_PASSED = 2**53
+
+
+def is_worker(pattern: str, worker: str | None, host: str | None, pid: int | None, lost: str) -> bool:
+    """Whether *pattern*, which was checked, fits the name of a worker, or what a list prints of it."""
+    on_host = printed_worker(None, host, pid)
+    # The command line prints the name or the host, the page both.
+    printed = printed_worker(worker, host, pid), printed_worker(worker, host, pid, lost), on_host
+    return any(fits(text, pattern) for text in (worker or "", *printed, f"{worker} {on_host}"))
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ class ScheduledReader:
         if look.start is not None:
             name, due_ms, member = look.start
             after = ScheduleCursor(inf if due_ms is None else due_ms, name, member.encode("latin-1"))
-        each = upcoming(store, look.names, *look.span, after, last_first=look.newest_first)
+        each = upcoming(store, look.names, *look.span, after, last_first=look.newest_first, texts=look.texts)
         return (_of_scheduled(store, found) for found in each)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
@@ -162,12 +174,16 @@ class ScheduledReader:
 
 def _of_scheduled(store: Store, found: Scheduled) -> Entry:
     due_ms = None if found.is_blocked else found.due_ms
+    cursor = found.queue, due_ms, found.member.decode("latin-1")
+    if found.left_out:
+        left_out = found.left_out
+        return Entry(found.queue, b"", found, "", cursor, due_ms, matches=False, stands_for=left_out)
     return Entry(
         found.queue,
         found.payload,
         found,
         unnamed=found.member.decode(errors="replace"),
-        cursor=(found.queue, due_ms, found.member.decode("latin-1")),
+        cursor=cursor,
         moment_ms=due_ms,
         of_state=lambda content: _why_scheduled(store, found, content),
     )
@@ -277,7 +293,10 @@ class UnackedReader(QueueByQueue):
         skip = passed or 0
 
         def is_wanted(consumer: str) -> bool:
-            return look.worker is None or fits(worker_of(consumer) or "", look.worker)
+            if look.worker is None:
+                return True
+            its = worker_of(consumer), *host_and_pid(consumer)
+            return any(is_worker(look.worker, *its, lost) for lost in ("", *_LOST))
 
         every = UnackedHashes(store).iter(name, is_wanted)
         for number, found in enumerate(islice(every, skip, None), skip + 1):
@@ -289,9 +308,9 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
         host, pid = host_and_pid(found.consumer)
         lost = ""
         if is_over(process_of(found.consumer)):
-            lost = "process gone"
+            lost = _PROCESS_ENDED
         elif found.lease_has_ended:
-            lost = "lease ended"
+            lost = _LEASE_ENDED
         return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
 
     return _in_queue(found, number, found.since_ms, of_state)

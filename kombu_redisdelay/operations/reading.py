@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from kombu_redisdelay.broker.message import expires_ms
@@ -20,16 +21,12 @@ from kombu_redisdelay.public import public
 #: Messages on a page.
 PAGE = 50
 
-#: Messages that are looked at for one page. A page of a rare task may have fewer than :data:`PAGE`, and the
-#: next page goes on from there.
-LOOKED_AT_MOST = 1000
+#: For so many seconds, messages are looked at for one page. A page of a rare task may have fewer than
+#: :data:`PAGE`, and the next page goes on from there.
+LOOKS_FOR = 2.0
 
-#: The same where most failed tasks are not read whole, because their task and error tell that they do not
-#: match.
-BRIEFLY_LOOKED_AT_MOST = 20_000
-
-#: Bytes of messages that are looked at for one page.
-BYTES_LOOKED_AT_MOST = 32 * 1024 * 1024
+#: Bytes of the messages of a page, about.
+BYTES_AT_MOST = 32 * 1024 * 1024
 
 
 @public
@@ -58,7 +55,7 @@ class Page:
     Attributes:
         messages: those of the page.
         next: where the next page begins; empty if this is the last one. It can be part of an address.
-        looked_at: how many messages were read for it.
+        looked_at: how many messages were looked at for it. That goes on for two seconds at most.
     """
 
     messages: Sequence[MessageInfo]
@@ -78,7 +75,7 @@ def count(access: Access, selection: Selection, states: Sequence[State], at_most
         look = selection.look(state, looked_in)
         if look.of_failed is not None and selection.is_grouped:
             look = replace(look, of_failed=selection.fits_failed)
-        for _, entry in _read(access, [(state, look)]):
+        for _, entry in _read(access, [(state, look if at_most is None else _counted(look, state))]):
             if at_most is not None and looked_at >= at_most:
                 return Count(counted, is_exact=False, looked_at=looked_at)
             looked_at += entry.stands_for
@@ -116,24 +113,27 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
     names = sorted({*access.names(selection.queue), *ended_in})
     if begin is not None and begin[0] not in names:
         raise cursors.not_of_this_list()
-    look = replace(selection.look(state, names), start=begin, newest_first=newest_first)
+    look = replace(_counted(selection.look(state, names), state), start=begin, newest_first=newest_first)
     matches = selection.matcher(look.span, access.store)
     messages: list[MessageInfo] = []
-    looked_at = size_read = 0
-    at_most = LOOKED_AT_MOST if look.of_failed is None else BRIEFLY_LOOKED_AT_MOST
+    looked_at, size_read, end = 0, 0, monotonic() + LOOKS_FOR
     cursor = begin
     for entry in state.reader.read(access.store, look):
-        if len(messages) == size or looked_at >= at_most or size_read >= BYTES_LOOKED_AT_MOST:
+        is_full = len(messages) == size or size_read >= BYTES_AT_MOST
+        if is_full or (looked_at and monotonic() >= end):
             assert cursor is not None, "a page without a message has no next one"
             return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
-        looked_at, size_read, cursor = (
-            looked_at + entry.stands_for,
-            size_read + len(entry.payload),
-            entry.cursor,
-        )
+        looked_at, cursor = looked_at + entry.stands_for, entry.cursor
         if matches(entry):
+            size_read += len(entry.payload)
             messages.append(_info(access, state, entry))
     return Page(messages, looked_at=looked_at)
+
+
+def _counted(look: Look, state: State) -> Look:
+    """*look* for a caller that counts what was looked at. Only the schedule tells how many were left out
+    because they have none of the texts; where a cursor counts messages, it would miss these, too."""
+    return look if state.is_ahead else replace(look, texts=())
 
 
 def names(access: Access, selection: Selection) -> Sequence[str]:

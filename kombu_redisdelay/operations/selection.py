@@ -53,7 +53,8 @@ class Selection:
             keyword argument. Values are compared as ``str`` writes them, with the same wildcards. A task
             whose arguments are not in JSON is never selected.
         worker: what this Celery worker has taken, or has failed or finished there, such as
-            ``"celery@web-1"``, with the same wildcards.
+            ``"celery@web-1"``, or of two workers with one name the one that a list shows as
+            ``"celery@web-1:123"``; with the same wildcards.
         error: tasks that have failed with an exception of this class, such as ``"KeyError"``, with the same
             wildcards.
         returned: failed tasks with this :attr:`MessageInfo.returned`, with the same wildcards; ``"*"`` is all

@@ -76,7 +76,7 @@ def _block(app: Celery, progress: Callable[[int], object] | None) -> Iterator[Bl
     if outer is not None:
         yield outer
         return
-    block = Block(_connector(app), broker, progress, current.get())
+    block = Block(_connector(app), broker, progress, current.get(), app.conf.event_exchange)
     if not issubclass(broker.get_transport_cls(), Transport):
         # The same program must run with any URL. Nothing uses this block, so it holds nothing back.
         yield block

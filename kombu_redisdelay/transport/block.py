@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
@@ -62,6 +62,8 @@ class Block:
         broker: the broker of the messages. Others are published as if there was no block.
         progress: called with the number of messages that were published so far, each time that some were.
         outer: the block of another broker that this one is in.
+        events: the exchange of Celery's events. They are published with the tasks that they tell of, and no
+            number and no list of ids has them.
 
     Attributes:
         published: how many messages were published so far.
@@ -74,15 +76,17 @@ class Block:
         broker: Connection,
         progress: Callable[[int], object] | None,
         outer: Block | None,
+        events: str,
     ) -> None:
         self.outer = outer
         self._connect = connect
         self._broker = _address(broker)
         self._owner = _running()
         self._progress = progress
+        self._events = events
         self._outbox = Outbox()
-        #: Ids of the messages that are held back.
-        self._ids: list[str] = []
+        #: Ids of the messages that are held back, ``None`` for an event.
+        self._ids: list[str | None] = []
         #: The channel that has routed the latest messages.
         self._channel: Sender | None = None
         #: Why it cannot go on. Celery swallows some exceptions, such as those of its events.
@@ -91,7 +95,7 @@ class Block:
         self.tables: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        return f"<batch: {self.published} messages published, {len(self._ids)} held back>"
+        return f"<batch: {self.published} messages published, {len(_named(self._ids))} held back>"
 
     def is_for(self, broker: Connection) -> bool:
         """Whether the caller has entered this block, and it is for *broker*."""
@@ -101,7 +105,7 @@ class Block:
         """Whether a message with one of *ids* is held back."""
         return not set(self._ids).isdisjoint(ids)
 
-    def publish(self, channel: Sender, message: dict[str, Any], **kwargs: Any) -> None:
+    def publish(self, channel: Sender, message: dict[str, Any], *, exchange: str, **kwargs: Any) -> None:
         """Route a message, by what *channel* knows, and hold it back.
 
         Raises:
@@ -111,8 +115,8 @@ class Block:
         """
         self._check_usable()
         self._channel = channel
-        channel.add_to(self._outbox, message, **kwargs)
-        self._ids.append(message_id(message))
+        channel.add_to(self._outbox, message, exchange=exchange, **kwargs)
+        self._ids.append(None if exchange == self._events else message_id(message))
         if len(self._ids) >= PORTION or self._outbox.size >= PORTION_BYTES:
             self.flush()
 
@@ -144,6 +148,7 @@ class Block:
         self.tables.clear()
         if not ids:
             return
+        named = _named(ids)
         is_sending = False
         # What is told of these messages, such as results of those that were dropped, goes out at once.
         token = current.set(None)
@@ -153,16 +158,17 @@ class Block:
                 refused = channel.send(outbox)
         except Exception as exc:
             if is_sending and not isinstance(exc, QueueFull):
-                raise BatchPublishError(exc, self.published, uncertain=ids) from exc
-            raise BatchPublishError(exc, self.published, unpublished=ids) from exc
+                raise BatchPublishError(exc, self.published, uncertain=named) from exc
+            raise BatchPublishError(exc, self.published, unpublished=named) from exc
         finally:
             current.reset(token)
-        unpublished = [ids[message] for message in dict.fromkeys(each.message for each in refused)]
-        self.published += len(ids) - len(unpublished)
+        unpublished = _named(ids[message] for message in dict.fromkeys(each.message for each in refused))
+        self.published += len(named) - len(unpublished)
         if refused:
             first = refused[0].error
             raise BatchPublishError(first, self.published, unpublished=unpublished) from first
-        self._tell()
+        if named:
+            self._tell()
 
     def _connected(self) -> AbstractContextManager[Sender]:
         # The pool may have no other connection as long as a producer of it is in use.
@@ -191,6 +197,11 @@ class Block:
         self._outbox.clear()
         self._ids.clear()
         self._failure = None
+
+
+def _named(ids: Iterable[str | None]) -> list[str]:
+    """*ids* without those of events."""
+    return [id for id in ids if id is not None]
 
 
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)

@@ -78,7 +78,8 @@ def limit(site: Site, form: Form) -> str:
     queue, limits = form.choice.queue, filled_in(form)
     _each(form, lambda key: site.queues.limit_key(queue, key, **limits))
     its = site.queues.key_limits(queue, form.selected[0].id)
-    as_each = "" if its.is_own else ", as each key"
+    own = fair.own_limits_of_key(site.queues.store, queue, form.selected[0].id)
+    as_each = "" if own.is_limited else ", as each key"
     return f"{_these(form)}: {in_words(its)}{as_each}.{_if_plain(site, form)}"
 
 

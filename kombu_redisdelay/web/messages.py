@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 from math import ceil
 from time import monotonic
@@ -25,7 +24,7 @@ from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.events import events_of, relatives_of
 from kombu_redisdelay.web.site import MOST_QUEUES, Site, fields_of, render, site_of
 
-#: Seconds after which the page of a message is brought up to date.
+#: Seconds after which a page is brought up to date.
 UPDATE_AFTER = 5
 
 #: Messages with one id that are shown.
@@ -37,17 +36,22 @@ MOST_HEADERS = 100
 #: The page waits this number of times as long as its search took, before it searches again.
 SEARCHES = 50
 
+#: Digits of a number that an address has.
+MOST_DIGITS = 16
+
 
 def messages(request: Request) -> Response:
     """A page of a list."""
     site, fields = site_of(request), fields_of(request)
     choice = Choice.of(fields)
     state, error, page, selection = choice.its_state, "", Page([]), None
+    began = monotonic()
     try:
         selection = site.selection_of(choice)
         page = site.messages.page(selection, start=fields.get("from", ""), newest_first=choice.is_last_first)
     except ValueError as exc:
         error = str(exc)
+    took = monotonic() - began
     # The other lists come queue by queue.
     is_sorted = state.is_ahead or len(site.messages.names(choice.queue or None)) == 1
     is_first = not fields.get("from")
@@ -65,6 +69,8 @@ def messages(request: Request) -> Response:
         page=page,
         error=error,
         is_first=is_first,
+        searched=_number(fields.get("searched", "")) + page.looked_at,
+        update_after=_update_after(took),
         queues=site.queue_names(),
         most_queues=MOST_QUEUES,
         total=site.messages.count(Selection(queue=choice.queue or None, state=choice.state)),
@@ -76,6 +82,16 @@ def messages(request: Request) -> Response:
         of_all=actions_of(request, choice, ALL),
         call=site.call,
     )
+
+
+def _number(text: str) -> int:
+    """A number in an address, where anything may be."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else 0
+
+
+def _update_after(took: float) -> int:
+    """After how many seconds a page is brought up to date: its search must not keep the server busy."""
+    return max(UPDATE_AFTER, ceil(took * SEARCHES))
 
 
 def _columns(state: State, page: Page) -> dict[str, Column]:
@@ -106,12 +122,11 @@ def message(request: Request) -> Response:
         found=found,
         most_found=MOST_FOUND,
         most_headers=MOST_HEADERS,
-        # Its search may read every ready message. The page must not keep the server busy with that.
-        update_after=max(UPDATE_AFTER, ceil(took * SEARCHES)),
+        # Its search may read every ready message.
+        update_after=_update_after(took),
         actions=lambda message: _actions(request, message),
         unique=lambda message: key_and_holder(site.messages.store, message),
-        # What an exception says may be hidden, and the payload tells more than may be seen of it.
-        events=lambda message: events_of(replace(message, text=site.shown(message).text), now),
+        events=lambda message: events_of(message, now),
         relatives=relatives_of,
         why_waiting=lambda message: why_waiting(site.messages.store, message),
         call=site.call,

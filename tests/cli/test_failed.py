@@ -283,13 +283,16 @@ def test_its_life(site: Site) -> None:
     [since] = [row["since"] for row in site.rows("list")]
     lines = site.text("show", "f1").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("life "))
-    started, failed = (line.removeprefix("life").strip() for line in lines[first : first + 2])
+    told = (line.removeprefix("life").strip() for line in lines[first : first + 3])
+    published, started, failed = told
+    assert published == "published"
     assert started.startswith("started 1970-01-01 00:00:01+00:00 (")
     assert started.endswith(" ago), at celery@w")
     assert failed.startswith("failed 20")
     assert failed.endswith(" ago), with KeyError, try 2")
     [row] = site.rows("show", "f1")
     assert row["life"] == [
+        {"event": "published", "at": None, "said": ""},
         {"event": "started", "at": "1970-01-01T00:00:01.500000+00:00", "said": "at celery@w"},
         {"event": "failed", "at": since, "said": "with KeyError, try 2"},
     ]

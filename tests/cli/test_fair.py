@@ -93,6 +93,11 @@ def test_a_pause_of_one_key(site: Site) -> None:
     assert site.text("pause", *Q, "--key", "t") == "celery key t was paused already\n"
     assert site.rows("pause", *Q, "--key", '""') == [{"queue": QUEUE, "key": "", "paused": True}]
     assert [row["limits"]["paused_since"] for row in site.rows("stats")] == [None]
+    own = {row["key"]: row["own"] for row in site.rows("keys", *Q)}["t"]
+    assert (own["is_own"], own["paused_since"] is None, own["concurrency"]) == (True, False, None)
+    assert site.text("limit", *Q, "--per-key", "--concurrency", "2") == "celery each key: concurrency 2\n"
+    said = "celery key t: concurrency 2, as each key; it is paused\n"
+    assert site.text("limit", *Q, "--key", "t", "--rate", "none") == said
     assert site.text("resume", *Q, "--key", "t") == "celery key t resumed\n"
     assert site.rows("resume", *Q, "--key", "t") == [{"queue": QUEUE, "key": "t", "resumed": False}]
 

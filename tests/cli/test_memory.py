@@ -182,7 +182,7 @@ def test_the_doctor_tells_what_fills_it(site: Site) -> None:
     found = what_the_doctor_finds(site)
     assert found is not None
     assert re.search(
-        r"^of what .*other keys about .*: 'of another program', a string, [\d.]+ [KM]iB; .*queues ",
+        r"^of what .*other keys [\d.]+ [KM]iB .*: 'of another program', a string, [\d.]+ [KM]iB; .*queues ",
         found["found"],
     )
 

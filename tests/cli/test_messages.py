@@ -368,7 +368,9 @@ def test_bytes_that_are_no_message(site: Site) -> None:
     [found] = site.rows("show", row["id"])
     assert found.pop("payload") == "\\xff\x00garbage"
     assert found.pop("arguments") is None
-    assert [event["event"] for event in found.pop("life")] == ["came back from a worker", "given up"]
+    assert [event["event"] for event in found.pop("life")] == [
+        *("published", "came back from a worker", "given up"),
+    ]
     assert found == row
 
 

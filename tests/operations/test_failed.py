@@ -319,7 +319,7 @@ class TestBriefly:
         self, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.kept(messages, *[("a", "KeyError")] * 60, ("b", "OSError"))
-        monkeypatch.setattr(reading, "BRIEFLY_LOOKED_AT_MOST", 20)
+        monkeypatch.setattr(reading, "LOOKS_FOR", 0)
         page = messages.page(failed(error="OSError"))
         pages = [page]
         while page.next:

@@ -105,6 +105,8 @@ def test_a_pause_of_a_key(queues: Queues) -> None:
     queues.pause_key("celery", "t")
     since = queues.key_limits("celery", "t").paused_since
     assert since is not None
+    # Nobody but the key has a pause.
+    assert queues.key_limits("celery", "t") == KeyLimits(paused_since=since, is_own=True)
     queues.limit_key("celery", "t", concurrency=1)
     assert queues.key_limits("celery", "t").paused_since == since
     queues.resume_key("celery", "t")

@@ -12,7 +12,9 @@ from celery import Celery
 
 from kombu_redisdelay import Messages, Selection, requeue
 from kombu_redisdelay.operations.filters import FILTERS
+from kombu_redisdelay.operations.message import printed_worker
 from kombu_redisdelay.operations.selection import MOST_TEXTS
+from tests.broker.rig import payload
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import (
     dead,
@@ -357,9 +359,8 @@ def test_by_worker_and_reason(site: Site, app: Celery, messages: Messages) -> No
     in_each_state(site, app)
     [unacked] = messages.select(Selection(state="unacked"))
     [dead] = messages.select(Selection(state="dead", reason="rej*"))
-    worker = unacked.worker or ""
-    some = Selection(worker=worker or "?*", state=["unacked", "dead"])
-    assert ids(messages.select(some)) == ([unacked.id] if worker else [])
+    some = Selection(worker=f"{unacked.host}:{unacked.pid}", state=["unacked", "dead"])
+    assert ids(messages.select(some)) == [unacked.id]
     assert ids(messages.select(Selection(worker="celery@w"))) == ["failed"]
     assert dead.id in ids(messages.select(Selection(reason=dead.reason)))
     assert ids(messages.select(Selection(reason=dead.reason, state=["dead", "ready"]))) == [dead.id]
@@ -396,6 +397,25 @@ def test_the_unacked_of_one_worker_are_read_alone(site: Site, app: Celery, messa
     for worker, number in (("celery@w1", 1), ("celery@w*", 2), ("nobody", 0)):
         count = messages.count(Selection(state="unacked", worker=worker))
         assert (count, count.looked_at) == (number, number)
+
+
+def test_what_the_column_worker_shows_selects(site: Site, app: Celery, messages: Messages) -> None:
+    """Two workers have one name, one has none, one has gone."""
+    now_ms, names = messages.store.now_ms(), ("boot:7:1:1/w@x", "boot:8:1:1/w@x", "boot:9:1:1")
+    for name in names:
+        lease_ms = now_ms + (60_000 if name != names[0] else -1)
+        site.redis.zadd(site.keys("celery").consumers, {name: lease_ms})
+        site.redis.hset(site.keys("celery").unacked(name), "9", f"0:{payload(name[5])}")
+    messages.store.remember("celery")
+    found = {message.id: message for message in messages.select(Selection(state="unacked"))}
+    printed = {id: printed_worker(its.worker, its.host, its.pid, its.lost) for id, its in found.items()}
+    assert printed == {"7": "w@x:7 (lease ended)", "8": "w@x:8", "9": "boot:9"}
+    for id, text in (*printed.items(), ("7", "w@x:7"), ("7", "*ended)"), ("8", "w@x boot:8"), ("8", "*:8")):
+        assert ids(messages.select(Selection(worker=text))) == [id]
+        if "*" not in text:
+            assert messages.count(Selection(worker=text, state="unacked")).looked_at == 1
+    assert ids(messages.select(Selection(worker="w@x"))) == ["7", "8"]
+    assert ids(messages.select(Selection(worker="w@x:9"))) == []
 
 
 def test_by_error(site: Site, app: Celery, messages: Messages) -> None:

@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -101,6 +102,35 @@ class TestErrors:
         assert isinstance(caught.value.__cause__, ResponseError)
         assert str(caught.value).endswith("(messages of the batch: 3 published, 1 unpublished)")
         assert (ready(site), scheduled(site)) == (2, 1)
+
+    def test_events_are_no_messages_of_the_batch(self, site: Site, app: Celery) -> None:
+        app.conf.task_send_sent_event = True
+        told: list[int] = []
+        with site.redis.pubsub() as events:
+            events.psubscribe("*celeryev*")
+            with batch(app, progress=told.append) as block:
+                send(app, *range(3))
+                assert "3 held back" in repr(block)
+                block.flush()
+                # Nothing but an event is left then.
+                with app.events.default_dispatcher() as dispatcher:
+                    dispatcher.send("task-sent", uuid="a")
+            assert (block.published, told) == (3, [3])
+            deadline = monotonic() + 30
+            seen = 0
+            while seen < 4 and monotonic() < deadline:
+                seen += (events.get_message(timeout=1) or {}).get("type") == "pmessage"
+            assert seen == 4
+        refuse(site, app, "wrong")
+
+        def publish() -> None:
+            with batch(app):
+                send(app, 1, queue="wrong", task_id="refused")
+                send(app, 2)
+
+        with pytest.raises(BatchPublishError) as caught:
+            publish()
+        assert (caught.value.published, caught.value.unpublished) == (1, ["refused"])
 
     def test_several_under_one_id_are_refused(self, site: Site, app: Celery) -> None:
         refuse(site, app, "wrong")

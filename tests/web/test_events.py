@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 from celery import group
 
-from tests.cli.site import Site
-from tests.web.states import dead, failed, held, ready, scheduled
+from tests.cli.site import QUEUE, Site
+from tests.web.states import dead, failed, held, messages_in_each_state, payload, ready, scheduled
 from tests.web.viewer import Page, Viewer
 
 
@@ -30,7 +31,7 @@ def test_a_scheduled_one(viewer: Viewer, site: Site) -> None:
     site.send("a", task_id="s", countdown=3610, expires=7210)
     viewer.app.state.site.messages.reschedule(ids=["s"], countdown=86_430)
     assert about(viewer, "s") == [
-        "Due in 1d",
+        "Scheduled until in 1d",
         "Expires in 2h, a worker that gets it later drops it",
     ]
 
@@ -40,7 +41,7 @@ def test_one_that_is_due_at_another_time_than_it_was_published_for(viewer: Viewe
     site.make_due("s", 86_430_000)
     wanted, due = about(viewer, "s")
     assert wanted == "Asked for in 1h, the time at which its publisher wants it to run"
-    assert due == "Due in 1d"
+    assert due == "Scheduled until in 1d"
 
 
 def test_one_that_was_requeued(viewer: Viewer, site: Site) -> None:
@@ -56,9 +57,9 @@ def test_a_ready_one(viewer: Viewer, site: Site) -> None:
     site.send("a", task_id="late", expires=-3610, retries=2)
     assert about(viewer, "r1")[1:] == ["Waits, 1 message before it"]
     events = about(viewer, "late")
-    assert events[0] == "Retried, this is retry 2 of the task"
+    assert events[0] == "Retried, 2 times"
     assert events[-1] == "Expired 1h ago, the worker that gets it drops it"
-    assert re.fullmatch(r"Ready \S+ ago, when it was published, became due, or was requeued last", events[1])
+    assert re.fullmatch(r"Ready \S+ ago, since it was published, became due, or was requeued last", events[1])
 
 
 def test_a_held_one(viewer: Viewer, site: Site) -> None:
@@ -68,8 +69,27 @@ def test_a_held_one(viewer: Viewer, site: Site) -> None:
 
 def test_a_dead_one(viewer: Viewer, site: Site) -> None:
     dead(site, "d")
-    assert re.fullmatch(r"Dead \S+ ago, ValueError: it failed", about(viewer, "d")[-1])
-    assert about(viewer, "d")[-2] == "Failed, 1 delivery"
+    assert re.fullmatch(r"Given up \S+ ago, ValueError: it failed", about(viewer, "d")[-1])
+    assert about(viewer, "d")[0] == "Came back from a worker, once"
+
+
+def test_the_page_and_the_command_tell_the_same(viewer: Viewer, site: Site) -> None:
+    messages_in_each_state(site)
+    again = {"redisdelay-deliveries": 3, **json.loads(payload(site, "again", "shop.close"))}
+    site.redis.lpush(QUEUE, json.dumps(again))
+    failed(site, "f3")
+    viewer.app.state.site.messages.requeue(ids=["f3"])
+    for id in ("s1", "blocked", "r1", "h1", "f1", "dead1", "done", "again", "f3"):
+        [row] = site.rows("show", id)
+        source = viewer.open("/message", id=id).source
+        [events] = re.findall(r'<ol class="events">(.*?)</ol>', source, re.DOTALL)
+        shown = [
+            (what.lower(), moment or None)
+            for what, moment in re.findall(r'<li><b>(.*?)</b>(?: <time datetime="(.*?)")?', events)
+        ]
+        told = [(each["event"], each["at"]) for each in row["life"]]
+        # How many are before it has a field of its own there.
+        assert [each for each in shown if each[0] != "waits"] == told
 
 
 def test_links_to_what_it_belongs_to(viewer: Viewer, site: Site) -> None:

@@ -45,7 +45,8 @@ def test_what_is_told_of_one(site: Site, arguments: str, is_seen: bool) -> None:
     page = viewer.open("/message", id="a")
     assert "Failed" in page.text
     assert "KeyError" in page.text
-    assert "try 2, by celery@w" in page.text
+    assert "at celery@w" in page.text
+    assert "with KeyError, try 2" in page.text
     assert "script" not in page.elements[page.elements.index("main") :]
     assert (SECRET in page.text, "Traceback" in page.text) == (is_seen, is_seen)
     viewer.close()

@@ -21,5 +21,5 @@ def test_the_list_and_one_of_it(viewer: Viewer, site: Site) -> None:
     assert found == ["b", "a"]
     assert "not a length of time" in viewer.open("/messages", state="finished", slower="soon").text
     page = viewer.open("/message", id="b")
-    assert "try 1, waited 250ms, ran 1m30s, by celery@w, <b>Error" in page.text
+    assert "with <b>Error, try 1, waited 250ms, ran 1m30s" in page.text
     assert "Published" not in page.text

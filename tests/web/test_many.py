@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.operations.reading import LOOKS_FOR
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.words import number
 from tests.cli.site import QUEUE, Site
@@ -128,8 +129,10 @@ def check(site: Site, timed: Timed) -> None:
         print(f"{what}: {1000 * median(seconds):.0f} ms, at most {1000 * max(seconds):.0f} ms")
     for command, us in sorted(slow.items(), key=lambda each: -max(each[1]))[:5]:
         print(f"{command}: {len(us)} times, {median(us):.0f} us, at most {max(us)} us")
+    # With a filter, a page searches for a while.
+    most = {what: PAGE_SECONDS + LOOKS_FOR * ("task" in what) for what in timed.seconds}
     assert {
-        what: median(seconds) for what, seconds in timed.seconds.items() if median(seconds) > PAGE_SECONDS
+        what: median(seconds) for what, seconds in timed.seconds.items() if median(seconds) > most[what]
     } == {}
     assert {command: max(us) for command, us in slow.items() if max(us) > SCRIPT_US} == {}
 
@@ -164,7 +167,7 @@ def test_what_is_scheduled(many: Site, driver: webdriver.Chrome, timed: tuple[st
     driver.find_element(By.CSS_SELECTOR, ".filter button").click()
     wait_for(driver, ".filter a", "Clear")
     first_is(driver, COUNT // 2)
-    # A rare task: a page looks at so many messages, and the next one goes on from there.
+    # A rare task: a page looks for it for a while, and the next one goes on from there.
     driver.get(f"{url}/messages?task=*.rare")
     found = ids(driver)
     while len(found) < 5:

@@ -8,8 +8,8 @@ import pytest
 
 from kombu_redisdelay import Selection
 from kombu_redisdelay.operations import reading as pages
-from tests.cli.site import Site
-from tests.web.states import dead, held, ready, scheduled
+from tests.cli.site import QUEUE, Site
+from tests.web.states import dead, failed, held, ready, scheduled
 from tests.web.viewer import Viewer
 
 
@@ -64,12 +64,55 @@ def test_other_states(viewer: Viewer, site: Site, state: str, put) -> None:  # t
 
 
 def test_a_rare_task(viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LOOKED_AT_MOST", 10)
+    # A press looks at what one script reads.
+    monkeypatch.setattr(pages, "LOOKS_FOR", 0)
     scheduled(site, *(f"m{number:02}" for number in range(35)))
     scheduled(site, "rare", task="rare", seconds=9000)
     page = viewer.open("/messages", task="rare")
-    assert "Nothing among the 10 messages that were searched so far." in page.text
+    assert "Nothing found yet" in page.text
+    for searched in (10, 20, 30, 35):
+        assert f"Searched so far: about {searched} of 36 scheduled messages." in page.text
+        page = viewer.open(page.links["Next page"])
+    assert (page.ids, "Searched" in page.text) == (["rare"], False)
     assert all_pages(viewer, task="rare") == Counter(["rare"])
+    assert "about 10 of" in viewer.open("/messages", task="rare", searched="²" * 9).text
+
+
+@pytest.mark.parametrize("state", ["scheduled", "ready", "dead", "unacked", "failed"])
+def test_all_that_match_are_on_one_page_each(
+    viewer: Viewer, site: Site, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """However little is looked at for a page. What a script leaves out counted for the next page of ready
+    messages as if it had been on this one: it began with messages of the page before."""
+    monkeypatch.setattr(pages, "LOOKS_FOR", 0)
+    put = {"scheduled": scheduled, "ready": ready, "dead": dead, "unacked": held, "failed": failed}[state]
+    for number in range(0, 60, 3):
+        put(site, f"m{number}", f"n{number}")
+        put(site, f"rare{number}", **({} if state == "unacked" else {"task": "rare"}))
+    task = "rare" if state != "unacked" else "shop.*"
+    messages = viewer.app.state.site.messages
+    found = {message.id for message in messages.select(Selection(state=state, task=task))}
+    assert len(found) == (60 if state == "unacked" else 20)
+    assert all_pages(viewer, state=state, task=task) == Counter(found)
+
+
+def test_a_search_of_a_large_schedule_takes_few_presses(viewer: Viewer, site: Site) -> None:
+    """It took one for each thousand messages. The scripts leave out what has not the name."""
+    keys = site.store.keys(QUEUE)
+    site.send("shop.close", task_id="m", countdown=3600)
+    [stored] = site.redis.hvals(keys.messages)
+    for first in range(0, 20_000, 2000):
+        names = [f"m{number}" for number in range(first, first + 2000)]
+        site.redis.hset(keys.messages, mapping=dict.fromkeys(names, stored))
+        site.redis.zadd(keys.schedule, dict.fromkeys(names, site.now_ms() + 3_600_000 + first))
+    scheduled(site, "rare", task="shop.rare", seconds=9000)
+    for order in ("", "last"):
+        presses, page = 0, viewer.open("/messages", task="*rare", order=order)
+        while page.ids != ["rare"]:
+            presses, page = presses + 1, viewer.open(page.links["Next page"])
+        assert presses <= 5
+    read = viewer.app.state.site.messages.page(Selection(state="scheduled", task="*rare"))
+    assert read.looked_at > 1000
 
 
 def test_what_goes_meanwhile_takes_nothing_with_it(viewer: Viewer, site: Site) -> None:

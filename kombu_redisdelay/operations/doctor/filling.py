@@ -52,8 +52,9 @@ def _said(found: MemoryUse) -> str:
     parts = [(found.bytes, queues)]
     for each in found.others:
         if each.bytes >= LEAST_OF_REDIS * found.used:
+            about = " about " if each.is_about else " "
             of_these = f": {key_in_words(each.largest[0])}" if each.largest else ""
-            parts.append((each.bytes, f"{each.what} about {_part(each.bytes, found)}{of_these}"))
+            parts.append((each.bytes, f"{each.what}{about}{_part(each.bytes, found)}{of_these}"))
     if rest := unknown_bytes(found):
         parts.append((rest, f"Redis itself, and keys that were not looked at, {_part(rest, found)}"))
     said = [text for _, text in sorted(parts, key=lambda part: -part[0])]

@@ -37,6 +37,29 @@ def test_the_rest_of_the_database(site: Site, app: Celery, messages: Messages) -
     assert list(others) == [each.what for each in sorted(others.values(), key=lambda each: -each.bytes)]
 
 
+def test_only_estimates_are_about(site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.redis.mset({f"celery-task-meta-{number}": "x" * 5000 for number in range(300)})
+    site.redis.sadd("_kombu.binding.a", "b")
+    site.redis.hset("of another program", mapping={f"{number}": "x" * 100 for number in range(1000)})
+
+    def said() -> list[str]:
+        told = [each for each in remarks(messages.memory()) if each.startswith(("Beside", "The largest of"))]
+        return [
+            re.sub(r" [\d.]+ [KMi]*B", " <bytes>", re.sub(", [^,]* of what Redis uses", "", each))
+            for each in told
+        ]
+
+    assert sorted(said()) == [
+        "Beside the queues: bindings of exchanges, <bytes> in 1 key.",
+        "Beside the queues: other keys, about <bytes> in 1 key.",
+        "Beside the queues: results of tasks, <bytes> in 300 keys.",
+        "The largest of them: 'of another program', a hash, about <bytes>.",
+    ]
+    monkeypatch.setattr("kombu_redisdelay.operations.other_keys.KEYS_LOOKED_AT", 100)
+    [of_results] = [each for each in said() if "results" in each]
+    assert re.fullmatch(r"Beside .*: results of tasks, about <bytes> in about \d+ keys\.", of_results)
+
+
 def test_another_database_is_named(server: RedisServer, site: Site, messages: Messages) -> None:
     with server.client(db=3) as client:
         client.set("a", "b")
