@@ -177,6 +177,15 @@ def test_a_worker_that_never_had_its_permissions_ends(
     assert named in sentence
 
 
+@pytest.mark.once
+def test_a_worker_whose_server_refuses_undeclared_keys_ends(site: Installation) -> None:
+    worker = site.start_worker(app="tests.end_to_end.undeclared_app", expected="CRITICAL")
+    assert status_of(worker) == 1
+    [sentence] = [line for line in worker.log().splitlines() if "CRITICAL" in line]
+    assert "--default_lua_flags=allow-undeclared-keys" in sentence
+    assert "Traceback" not in worker.log()
+
+
 def test_the_address_leads_to_another_server(
     site: Installation, server: RedisServer, proxy: Proxy, tmp_path: Path
 ) -> None:
