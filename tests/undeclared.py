@@ -1,5 +1,5 @@
-"""A server that refuses keys which a script does not declare, as Dragonfly does by default: simulated, by lines
-in front of each script."""
+"""A server that refuses keys which a script does not declare, as Dragonfly does by default. It is simulated,
+by lines in front of each script."""
 
 from __future__ import annotations
 
