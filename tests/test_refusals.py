@@ -283,7 +283,7 @@ SAID: dict[str | None, tuple[str, ...]] = {
     "undeclared": (
         # Dragonfly; newer releases name the key.
         "script tried accessing undeclared key",
-        "Error running script (call to 5c4d62f4): @user_script:2: script tried accessing undeclared key, key: ",
+        "Error running script (call to 5c4d62f4): @user_script:2: script tried accessing undeclared key, key",
         # Of others.
         "Script attempted to access undeclared key",
     ),

@@ -1,4 +1,4 @@
-"""What Windows has not is not used: on a simulated one, whose Python lacks it. Nobody ran it on a real one."""
+"""What Windows has not is not used: on a simulated one, whose Python lacks it. Nobody tried a real one."""
 
 from __future__ import annotations
 

@@ -48,4 +48,4 @@ for module, names in LACKS.items():
             delattr(module, name)
 for name in MODULES:
     sys.modules.pop(name, None)
-sys.meta_path.insert(0, _Missing)  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Missing)
