@@ -3,9 +3,9 @@
 Celery does not check the types. It fails where it needs the part: in the callback, but also when its pool has
 room, or in a result or a timer of the pool, long after the callback has returned. Some of these errors end
 the worker, and others make it forget the message. So every part with which Celery fails is refused here. An
-odd part that Celery accepts is left alone: it works with ``redis://``, too. Where another language has its own
-way to write a part, such as a number as a text, Celery is given what is meant. Pickle keeps tuples, and classes
-of an application that are derived from these types.
+odd part that Celery accepts is left alone: it works with ``redis://``, too. Where another language has its
+own way to write a part, such as a number as a text, Celery is given what is meant. Pickle keeps tuples, and
+classes of an application that are derived from these types.
 """
 
 from __future__ import annotations

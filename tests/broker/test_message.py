@@ -66,7 +66,8 @@ class TestCheck:
 
     def test_delivery_info_may_be_missing(self) -> None:
         assert check(payload(properties={}))["properties"] == {"delivery_info": {}}
-        for empty in (None, [], {}):
+        nothing: list[Any] = [None, [], {}]
+        for empty in nothing:
             message = check(payload(properties={"delivery_info": empty, "reply_to": empty}))
             assert message["properties"]["delivery_info"] == {}
 
