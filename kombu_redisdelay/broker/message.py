@@ -293,20 +293,22 @@ def check(payload: object) -> dict[str, Any]:
     if not isinstance(payload.get("body"), str):
         raise MalformedMessage("'body' is missing or not a string")
     for name in ("content-type", "content-encoding"):
-        if type(payload.get(name)) not in _TEXT:
+        if type(payload.get(name)) not in _TEXT and payload[name]:
             raise MalformedMessage(f"{name!r} is not a string")
     for name in ("correlation_id", "reply_to"):
         if type(properties.get(name)) not in _NAME and properties[name]:
             raise MalformedMessage(f"{name!r} is not a string")
     for name in ("exchange", "routing_key", "consumer_tag"):
-        if type(delivery_info.get(name)) not in _NAME:
+        # What is empty names nothing. But kombu looks for the last one in a set.
+        wrong = type(delivery_info.get(name)) not in _NAME
+        if wrong and (delivery_info[name] or name == "consumer_tag"):
             raise MalformedMessage(f"{name!r} is not a string")
     priority = properties.get("priority")
-    if type(priority) is not int and not _is_priority(priority):
+    if type(priority) is not int and priority and not _is_priority(priority):
         raise MalformedMessage("'priority' is not a number")
-    wrong = wrong_member(payload)
-    if wrong is not None:
-        raise MalformedMessage(f"{wrong!r} is not a whole number of at most {DIGITS} digits")
+    member = wrong_member(payload)
+    if member is not None:
+        raise MalformedMessage(f"{member!r} is not a whole number of at most {DIGITS} digits")
     return payload
 
 

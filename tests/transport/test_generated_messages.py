@@ -165,22 +165,27 @@ PARTS_1: dict[str, st.SearchStrategy[Any]] = {
 PROPERTIES = st.fixed_dictionaries(
     {},
     optional={
-        "delivery_info": st.one_of(NOTHING, st.just({"exchange": "", "routing_key": "celery"})),
+        "delivery_info": st.one_of(
+            NOTHING,
+            st.fixed_dictionaries(
+                {}, optional=dict.fromkeys(("exchange", "routing_key"), st.one_of(NOTHING, TEXTS))
+            ),
+        ),
         "correlation_id": st.one_of(NOTHING, TEXTS),
         "reply_to": st.one_of(NOTHING, TEXTS),
-        "priority": st.one_of(st.none(), st.integers(0, 9)),
+        "priority": st.one_of(NOTHING, NUMBERS),
     },
 )
 
 
-def payload(headers: Any, body: Any, properties: dict[str, Any]) -> bytes:
+def payload(headers: Any, body: Any, properties: dict[str, Any], encoding: Any = "utf-8") -> bytes:
     encoded = b64encode(json.dumps(body).encode()).decode()
     return json.dumps(
         {
             "body": encoded,
             "headers": headers,
             "content-type": "application/json",
-            "content-encoding": "utf-8",
+            "content-encoding": encoding,
             "properties": {**properties, "body_encoding": "base64", "delivery_tag": "1"},
         }
     ).encode()
@@ -218,11 +223,11 @@ def compare(worker: Worker, entry: bytes) -> None:
         assert worker.outcome(lambda: ours(entry)) == by_celery, entry
 
 
-@given(st.fixed_dictionaries({}, optional=PARTS), PROPERTIES)
+@given(st.fixed_dictionaries({}, optional=PARTS), PROPERTIES, NOTHING)
 @settings(max_examples=examples(2000))
-def test_version_2(worker: Worker, parts: dict[str, Any], properties: dict[str, Any]) -> None:
-    body = [["a"], {}, {}]
-    compare(worker, payload({"task": "run", "id": "an id", **parts}, body, properties))
+def test_version_2(worker: Worker, parts: dict[str, Any], properties: dict[str, Any], encoding: Any) -> None:
+    headers, body = {"task": "run", "id": "an id", **parts}, [["a"], {}, {}]
+    compare(worker, payload(headers, body, properties, encoding))
 
 
 @given(st.fixed_dictionaries({}, optional=PARTS_1), PROPERTIES, NOTHING)
