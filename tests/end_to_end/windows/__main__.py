@@ -49,7 +49,8 @@ def run(words: str, until: Callable[[], object] | None = None) -> None:
     if until is not None:
         Thread(target=_interrupt, args=(until,), daemon=True).start()
     context = CLIContext(app, False, None)
-    done = CliRunner().invoke(delayed, words.split(), obj=context, prog_name="celery delayed")
+    # As Windows prints to a file.
+    done = CliRunner(charset="cp1252").invoke(delayed, words.split(), obj=context, prog_name="celery delayed")
     # 1: doctor has remarks.
     if done.exit_code not in (0, words == "doctor") or "Traceback" in done.output:
         print(f"{words}: {done.exit_code} {done.output[-300:]} {done.exception!r}")
