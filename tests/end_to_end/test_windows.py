@@ -30,8 +30,9 @@ def test_producer_and_commands(site: Installation, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("on_windows")
-def test_solo_worker(site: Installation) -> None:
-    worker: CeleryWorker = site.worker(preloaded=False)
+@pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.thorough)])
+def test_worker(site: Installation, pool: str) -> None:
+    worker: CeleryWorker = site.worker(pool=pool, preloaded=False)
     producer = site.producer()
     producer.send_task("work", ["now"])
     producer.send_task("work", ["soon"], countdown=0.5)
