@@ -224,21 +224,21 @@ def compare(worker: Worker, entry: bytes) -> None:
 
 
 @given(st.fixed_dictionaries({}, optional=PARTS), PROPERTIES, NOTHING)
-@settings(max_examples=examples(2000))
+@settings(max_examples=examples(1200))
 def test_version_2(worker: Worker, parts: dict[str, Any], properties: dict[str, Any], encoding: Any) -> None:
     headers, body = {"task": "run", "id": "an id", **parts}, [["a"], {}, {}]
     compare(worker, payload(headers, body, properties, encoding))
 
 
 @given(st.fixed_dictionaries({}, optional=PARTS_1), PROPERTIES, NOTHING)
-@settings(max_examples=examples(2000))
+@settings(max_examples=examples(1200))
 def test_version_1(worker: Worker, parts: dict[str, Any], properties: dict[str, Any], headers: Any) -> None:
     body = {"task": "run", "id": "an id", "args": ["a"], "kwargs": {}, **parts}
     compare(worker, payload(headers, body, properties))
 
 
 @given(st.one_of(st.none(), MOMENTS), st.one_of(st.none(), MOMENTS))
-@settings(max_examples=examples(2000))
+@settings(max_examples=examples(1200))
 def test_what_is_published_can_be_read(
     worker: Worker, eta: datetime | None, expires: datetime | None
 ) -> None:
