@@ -119,11 +119,17 @@ def have_returned(count: int) -> str:
 
 
 def run_again(count: int) -> str:
-    """Says how many of the tasks that are requeued are known to have returned; empty if none are."""
+    """Says how many of the tasks that are requeued are known to have returned, and what they do again; empty
+    if none are."""
     if not count:
         return ""
-    has, do, work = ("has", "does", "its work") if count == 1 else ("have", "do", "their work")
-    return f"{count:,} {has} returned before, and {do} {work} once more"
+    has, do, work, them = ("has", "does", "its work", "it")
+    if count > 1:
+        has, do, work, them = ("have", "do", "their work", "them")
+    return (
+        f"{count:,} {has} returned before, and {do} {work} once more. What follows {them}, such as the rest "
+        "of a chain, is sent again"
+    )
 
 
 def untold(count: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.environments import ENVIRONMENT, THOROUGH, examples
+from tests.environments import ENVIRONMENT, THOROUGH, THOROUGHNESS, examples
 
 #: Whether a run tries what no run before has tried. If not, only a change makes a test fail, and no chance.
 IS_RANDOM = ENVIRONMENT == THOROUGH
@@ -22,8 +22,9 @@ KEPT = Path(__file__).parent.parent / ".hypothesis" / "examples"
 
 #: For a test with Hypothesis, which makes what fails as short as it can, for five minutes at most. If pytest
 #: ended it meanwhile, Hypothesis would take that for one more failure, try it again, and say of what it does
-#: not see again that the test is not repeatable.
-may_search_for_long = pytest.mark.timeout(600)
+#: not see again that the test is not repeatable. With more examples it takes longer; ``--timeout`` does not
+#: count for a test that has this marker.
+may_search_for_long = pytest.mark.timeout(600 * max(1, THOROUGHNESS))
 
 
 def set_up() -> None:

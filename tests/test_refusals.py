@@ -23,7 +23,6 @@ from tools.harness.cluster import Cluster
 from tools.harness.process import wait_until
 from tools.harness.redis_server import HOST, RedisServer
 
-USER, PASSWORD = "of-a-worker", "secret"
 WRITES = "return redis.call('SET', KEYS[1], 'value')"
 
 
@@ -35,14 +34,13 @@ def reason_of(error: BaseException) -> str | None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
     """One that may be harmed."""
-    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
-    with RedisServer(args=(*user, *trouble.SLOW_TO_LOAD)) as server:
+    with RedisServer(args=(*trouble.WITH_USER, *trouble.SLOW_TO_LOAD)) as server:
         yield server
 
 
 def errors(server: RedisServer, *asked: str) -> dict[str, RedisError]:
     """What the server says to each of these, where it refuses."""
-    with trouble.asking(server, username=USER, password=PASSWORD) as client:
+    with trouble.asking(server, username=trouble.USER, password=trouble.PASSWORD) as client:
 
         def pipeline() -> None:
             with client.pipeline(transaction=False) as pipe:
@@ -74,24 +72,24 @@ TROUBLES: Troubles = {
     "busy": ("busy", trouble.busy, "PING GET SET script wait pipeline"),
     "a command": (
         "noperm",
-        lambda server: trouble.no_permission(server, USER, "-set"),
+        lambda server: trouble.no_permission(server, trouble.USER, "-set"),
         "SET script pipeline",
     ),
     "a key": (
         "noperm",
-        lambda server: trouble.no_permission(server, USER, "resetkeys", "~another"),
+        lambda server: trouble.no_permission(server, trouble.USER, "resetkeys", "~another"),
         "GET SET script wait pipeline",
     ),
     "all commands": (
         "noperm",
-        lambda server: trouble.no_permission(server, USER, "-@all"),
+        lambda server: trouble.no_permission(server, trouble.USER, "-@all"),
         "PING GET SET script wait pipeline",
     ),
     "full": ("oom", trouble.full, "SET script pipeline"),
     "too many clients": ("maxclients", trouble.too_many_clients, "PING GET SET script wait pipeline"),
     "wrong password": (
         "noauth",
-        lambda server: trouble.wrong_password(server, USER, PASSWORD),
+        lambda server: trouble.wrong_password(server, trouble.USER, trouble.PASSWORD),
         "PING GET SET script wait pipeline",
     ),
     "read-only": ("readonly", trouble.read_only, "SET script wait pipeline"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 
 from redis.exceptions import RedisError
@@ -25,6 +26,22 @@ QUEUES_PER_SCRIPT = 100
 
 #: Seconds that closing a consumer waits for its heartbeat.
 JOIN_TIMEOUT = 1.0
+
+
+@dataclass
+class _Failure:
+    """Renewals that have failed, one after the other.
+
+    Attributes:
+        why: what was wrong with the first one.
+        since, until: seconds of the monotonic clock; *until* is ``None`` while they fail.
+        is_told: whether it was logged that they fail.
+    """
+
+    why: str
+    since: float
+    until: float | None = None
+    is_told: bool = False
 
 
 class Lease:
@@ -65,8 +82,7 @@ class Lease:
         #: Set to make the thread renew at once.
         self._changed = Event()
         self._thread: Thread | None = None
-        self._untold = ""
-        self._renews_again = False
+        self._failure: _Failure | None = None
         self._served_since = float("-inf")
 
     @property
@@ -139,13 +155,29 @@ class Lease:
         The heartbeat's thread must not call this: log handlers have locks, and those of eventlet do not work
         across threads.
         """
-        failure, self._untold = self._untold, ""
-        if failure:
-            logger.warning("Could not renew the lease of this consumer, trying on: %s", failure)
-        if self._renews_again:
-            self._renews_again = False
-            logger.warning("The lease of this consumer is renewed again.")
+        failure = self._failure
+        if failure is not None:
+            self._tell_of(failure)
         self._mover.tell()
+
+    def _tell_of(self, failure: _Failure) -> None:
+        until = failure.until
+        if until is None:
+            if not failure.is_told:
+                failure.is_told = True
+                logger.warning("Could not renew the lease of this consumer, trying on: %s", failure.why)
+            return
+        self._failure = None
+        if failure.is_told:
+            logger.warning("The lease of this consumer is renewed again.")
+        else:
+            # A task may have kept the caller busy. What has happened since then may be in the log already.
+            logger.warning(
+                "Could not renew the lease of this consumer for %.1f s, until %.1f s ago: %s",
+                until - failure.since,
+                monotonic() - until,
+                failure.why,
+            )
 
     def stop(self, server: Server) -> None:
         """End the lease: leave the queues in which the consumer holds nothing. In the others it runs out.
@@ -197,13 +229,13 @@ class Lease:
         except Exception as exc:
             # Whatever went wrong may be over at the next renewal.
             if not failing:
-                self._untold = str(exc)
-            self._renews_again = False
+                self._failure = _Failure(str(exc), monotonic())
             self._served_since = float("inf")
             return False
         if failing:
             self._served_since = monotonic()
-        self._renews_again |= failing
+            if self._failure is not None:
+                self._failure.until = self._served_since
         return True
 
     def _leave(self, server: Server) -> None:

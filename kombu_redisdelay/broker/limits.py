@@ -126,8 +126,6 @@ class LimitStore:
         fields: dict[str, Argument] = {
             _FIELDS[name]: "" if value is None else repr(value) for name, value in limits.items()
         }
-        if limits.get("interval_us", 0) is None:
-            fields["full_at_us"] = ""
         self._set(queues, fields)
 
     def _set(self, queues: Sequence[str], fields: dict[str, Argument]) -> None:

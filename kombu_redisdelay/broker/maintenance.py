@@ -74,7 +74,8 @@ class Maintenance:
 
     Arguments:
         interval: seconds that one round takes. The first round is made at once.
-        unnoted: queues that are not noted in Redis for operations on all queues.
+        unnoted: queues, without the numbers of partitions, that are not noted in Redis for operations on all
+            queues.
     """
 
     def __init__(
@@ -154,6 +155,8 @@ class Maintenance:
             self._wait(len(queues))
         # Others were cancelled meanwhile.
         some = [queue for queue in some if queue in queues]
+        # Now: one that is cancelled later is not in use any more, and may not be among the unnoted then.
+        noted = [queue for queue in some if self._store.partitions.queue_of(queue) not in self._unnoted]
         yield from self._recoverer.recover(some, is_first=are_new)
         yield
         if are_new or self._round % ROUNDS_PER_MENDING == 0:
@@ -165,7 +168,6 @@ class Maintenance:
         yield
         self._relisting.search_at_once(check_fair(self._store, some, self._fair_checked))
         yield
-        noted = [queue for queue in some if queue not in self._unnoted]
         self._store.remember(*noted)
         yield
         record(self._store, noted)

@@ -61,6 +61,14 @@ class Membership:
         self._lease.let_expire(self._store.keys(queue))
         self._cancelled.add(queue)
 
+    def was_listed_late(self, queue: str) -> None:
+        """A take that was on its way when *queue* was cancelled may have listed the consumer there again,
+        after it had left. It is left once more. Nothing is sent."""
+        self.queues.add(queue)
+        # Should it be joined before it is left.
+        self._lease.cover(self._store.keys(queue))
+        self._cancelled.add(queue)
+
     def leave_cancelled(self) -> None:
         """Stop being a consumer of those cancelled queues in which nothing is held any more."""
         if self._cancelled:

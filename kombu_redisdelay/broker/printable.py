@@ -26,14 +26,18 @@ def printable(text: str) -> str:
 
 def shortened(value: object) -> str:
     """The ``repr`` of *value*, which may be long, for an error."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < _LARGE else "a very large number"
-    return text if len(text) <= LONGEST_FAILURE else f"{text[:LONGEST_FAILURE]}..."
+    return cut(repr(value) if not isinstance(value, int) or abs(value) < _LARGE else "a very large number")
+
+
+def cut(text: str, longest: int = LONGEST_FAILURE) -> str:
+    """*text*, or its beginning and ``...`` if it has more than *longest* characters."""
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def in_a_line(error: BaseException) -> str:
     """What *error* is and says, in a line of bounded length."""
     try:
-        text = " ".join(f"{type(error).__name__}: {error}".rstrip(": ")[:LONGEST_FAILURE].split())
+        text = " ".join(cut(f"{type(error).__name__}: {error}".rstrip(": ")).split())
     except Exception:
         # It cannot be made a text.
         text = type(error).__name__

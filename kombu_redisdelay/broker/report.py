@@ -9,7 +9,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, Failure
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import KeepFailed, Options
-from kombu_redisdelay.broker.printable import LONGEST_FAILURE, printable
+from kombu_redisdelay.broker.printable import cut, printable
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: S
 
 def report_returned(queue: str, failure: Failure) -> None:
     """Log what was lost of a task that has returned, and why."""
-    why = printable(" ".join(f"{failure.error}: {failure.text}"[:LONGEST_FAILURE].split()))
+    why = printable(" ".join(cut(f"{failure.error}: {failure.text}").split()))
     names = which([f"{failure.task}[{failure.id}]"], 1)
     if failure.returned == CONTINUATION:
         logger.error(

@@ -202,7 +202,13 @@ class Store:
         return clock_ms(self.server.call("TIME"))
 
     def put(
-        self, queue: str, step: int, payload: str | bytes, end: str = "tail", bound: Bound | None = None
+        self,
+        queue: str,
+        step: int,
+        payload: str | bytes,
+        end: str = "tail",
+        bound: Bound | None = None,
+        expires_ms: int = 0,
     ) -> Call:
         """The call that adds a message to an end of its ready list.
 
@@ -210,10 +216,12 @@ class Store:
             end: "tail", or "head", where the message is the next to be taken.
             bound: the bindings that the message was routed by. If the exchange has others when the call is
                 run, the call does nothing and returns 0. Not allowed for a queue that expires.
+            expires_ms: for how long the list lives from now on, in ms, if the queue is not known to expire;
+                0 for ever.
         """
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake)
-        expires_ms = self.expires_ms.get(queue, 0)
+        expires_ms = self.expires_ms.get(queue, expires_ms)
         if end == "tail" and not expires_ms and not bound:
             return PUSH, used, (payload,)
         args = (payload, end, expires_ms)

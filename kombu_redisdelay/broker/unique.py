@@ -191,10 +191,16 @@ class Conflict(NamedTuple):
     Attributes:
         outcome: :data:`DROPPED` or :data:`REPLACED`.
         holder: id of the message that holds the key. If the new one replaced it, it has this id now.
+        has_namesake: whether another message with the id of the new one is known to wait or run.
     """
 
     outcome: str
     holder: str
+    has_namesake: bool = False
+
+    def is_of(self, id: str) -> bool:
+        """Whether a message with this *id*, that of the new one, waits or runs."""
+        return self.has_namesake or id == self.holder
 
 
 class Replacement(NamedTuple):
@@ -226,7 +232,8 @@ def id_in(name: str) -> str:
 def conflict_in(reply: Any) -> Conflict | None:
     """What the *reply* says of another message with the key; ``None`` if there was none."""
     if isinstance(reply, list):
-        return Conflict(reply[0].decode(), reply[1].decode(errors="replace"))
+        outcome, holder, has_namesake = reply
+        return Conflict(outcome.decode(), holder.decode(errors="replace"), bool(has_namesake))
     return None
 
 

@@ -48,14 +48,19 @@ def begin(by: Hashable, reason: str, said: str) -> None:
     if wait is None:
         wait = _waits[reason] = Wait(reason, said, now, {by}, now)
         metrics.refused(reason, True)
-        logger.error("Redis refuses %s. This process keeps what it has, and asks again.", said)
+        logger.error("Redis refuses %s This process keeps what it has, and asks again.", _ended(said))
         return
     wait.by.add(by)
     if now - wait.told_at >= TELL_EVERY:
         wait.told_at = now
         logger.error(
-            "For %.0f s, Redis has refused %s. This process still asks again.", now - wait.since, said
+            "For %.0f s, Redis has refused %s This process still asks again.", now - wait.since, _ended(said)
         )
+
+
+def _ended(said: str) -> str:
+    """With a full stop, or the dots of what was cut."""
+    return said if said.endswith(".") else f"{said}."
 
 
 def end(by: Hashable, *, is_served: bool = True) -> None:

@@ -27,10 +27,19 @@ TransferT = TypeVar("TransferT", bound=Transfer)
     is_flag=True,
     help="Go on although workers of the side that is left are connected. What they hold runs twice.",
 )
+@click.option(
+    "--ignore",
+    "ignored",
+    metavar="ADDRESS",
+    multiple=True,
+    help="A client of redis:// that is no worker, such as Flower. May be given several times.",
+)
 @yes_option
 @dry_run_option
 @json_option
-def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+def command(
+    reverse: bool, force: bool, ignored: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool
+) -> None:
     """Adopt the messages that workers of redis:// have left.
 
     Messages that these workers had taken go into the schedule if they are due later, else to the head of
@@ -40,33 +49,52 @@ def command(reverse: bool, force: bool, yes: bool, dry_run: bool, as_json: bool)
     where it is.
     """
     if reverse:
-        _give_back(_connected(ReverseAdoption, force), yes, dry_run, as_json)
+        if ignored:
+            raise click.UsageError("Give --ignore without --reverse: it is about clients of redis://.")
+        back = _connected(ReverseAdoption)
+        _check(force, back.check_not_in_use)
+        _give_back(back, yes, dry_run, as_json)
     else:
-        _adopt(_connected(Adoption, force), yes, dry_run, as_json)
+        adoption = _connected(Adoption)
+        _check(force, lambda: adoption.check_not_in_use(ignored))
+        _adopt(adoption, yes, dry_run, as_json)
 
 
-def _connected(kind: type[TransferT], force: bool) -> TransferT:
+def _connected(kind: type[TransferT]) -> TransferT:
     transfer = connect(kind)
     # In the wrong database there is nothing to adopt, which would look like success.
     echo(f"The broker is {transfer.address}", err=True)
-    if not force:
-        try:
-            transfer.check_not_in_use()
-        except InUse as exc:
-            raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
     return transfer
 
 
+def _check(force: bool, check: Callable[[], None]) -> None:
+    if not force:
+        try:
+            check()
+        except InUse as exc:
+            raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
+
+
 def _adopt(adoption: Adoption, yes: bool, dry_run: bool, as_json: bool) -> None:
+    if adoption.passed_over:
+        unacked, _ = adoption.stock_keys
+        them = first_of(list(map(str, adoption.passed_over)), MOST_NAMED)
+        echo(
+            f"These may be workers of redis:// without room, or something else that has once read there: "
+            f"{them}. So this run leaves {unacked!r} alone, which is empty now, whatever comes into it. Say "
+            "by --ignore ADDRESS that one is no worker.",
+            err=True,
+        )
     with busy("Counting"):
         found = adoption.look()
+    passed_over = [each.address for each in adoption.passed_over]
     if dry_run:
-        _show("would_adopt", f"Would adopt {_described(found)}.", found, as_json)
+        _show("would_adopt", f"Would adopt {_described(found)}.", found, passed_over, as_json)
     else:
         if found.messages and not yes:
             confirm(f"Adopt {_described(found)}?")
         found = _watch("Adopting", adoption.adopt, found.messages)
-        _show("adopted", f"Adopted {_described(found)}.", found, as_json)
+        _show("adopted", f"Adopted {_described(found)}.", found, passed_over, as_json)
     if found.stay:
         raise click.exceptions.Exit(1)
 
@@ -117,7 +145,7 @@ def _unknown(found: GivenBack) -> str:
     return f"{number_of(found.unknown)} {waits} task, and redis:// discards what a worker does not know"
 
 
-def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
+def _show(done: str, text: str, found: Adopted, passed_over: list[str], as_json: bool) -> None:
     if as_json:
         counts = {
             "scheduled": found.scheduled,
@@ -125,7 +153,12 @@ def _show(done: str, text: str, found: Adopted, as_json: bool) -> None:
             "ready_early": found.parked,
             "stranded": found.stranded,
         }
-        rest = {"copies": found.copies, "stay": found.stay, "why": found.why}
+        rest = {
+            "copies": found.copies,
+            "stay": found.stay,
+            "why": found.why,
+            "passed_over": passed_over,
+        }
         show_json([{done: found.messages, **counts, **rest}])
         return
     echo(text)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from time import sleep
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from celery import _state
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
@@ -20,6 +24,8 @@ from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_k
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.transport.refused import LONGEST_PAUSE, may_wait
 
 AccessT = TypeVar("AccessT", bound=Access)
 T = TypeVar("T")
@@ -58,6 +64,25 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
     for queue in unknown:
         echo(f"Nobody has used a queue {queue!r} yet.{_meant(queue, known)}", err=True)
     return access
+
+
+def connect_when_served(how: type[AccessT]) -> AccessT:
+    """As :func:`connect`, for a command that runs until it is told to stop: while Redis refuses for a while,
+    it waits, as a worker does. It ends at SIGTERM and SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit())
+    while True:
+        try:
+            access = connect(how)
+        except BROKER_ERRORS as exc:
+            refusal = refusal_of(exc)
+            if refusal is None or not may_wait(refusal, how.__name__):
+                raise
+            waits.begin(how.__name__, refusal.reason, f"to be connected to: {refusal.hint}")
+            sleep(LONGEST_PAUSE)
+        else:
+            waits.end(how.__name__)
+            return access
 
 
 def _meant(queue: str, known: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.slowly import unattended
 from kombu_redisdelay.operations.verbs import REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
-from kombu_redisdelay.words import first_of, number_of, with_object
+from kombu_redisdelay.words import first_of, number_of, run_again, with_object
 
 #: What a verb asks for -> its option.
 ASKED: dict[str, Callable[..., Any]] = {
@@ -125,11 +125,14 @@ def _change(
         if found:
             title = verb.name.replace("_", " ").capitalize()
             at_rate = f", at {asked['rate']}" if is_slow else ""
+            if found.run_again:
+                echo(f"{run_again(found.run_again)}.", err=True)
             confirm(f"{with_object(title, _what(verb, selection, found.count))}{at_rate}?")
         for name in WARNINGS:
             if asked.get(name) and not yes:
                 confirm(WARNINGS[name])
-        with counting(verb.doing.capitalize(), found.count if found else None) as show:
+        total, is_one = found.count if found else None, len(selection.ids or ()) == 1
+        with counting(verb.doing.capitalize(), total, is_one=is_one) as show:
             if is_slow or asked.get("mark_revoked"):
                 with stopping() as stop:
                     done = change(selection, progress=show, stop=stop, **asked)
@@ -149,12 +152,14 @@ def _change(
 def _as_options(error: str, verb: Verb) -> str:
     """*error*, with the arguments of the verb written as options."""
     names = "|".join(verb.asks)
-    return re.sub(rf"(?<!\w)({names})(?!\w)", r"--\1", error) if names else error
+    pattern = rf"(?<!\w)({names})(?!\w)"
+    return re.sub(pattern, lambda found: f"--{found[1].replace('_', '-')}", error) if names else error
 
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:
     show_done(verb, done, selection.states(verb.states), messages, as_json)
-    if not done and selection.error is not None and not as_json:
+    matches = done or done.blocked or done.without_message or done.returned
+    if not matches and selection.error is not None and not as_json:
         _tell_errors(selection, messages)
     exit_unless_done(done)
 

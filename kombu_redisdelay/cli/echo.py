@@ -32,7 +32,7 @@ def as_called(text: str) -> str:
         for name, option in _GIVEN.items()
         if called.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
-    return re.sub("`celery (?=delayed |inspect )", lambda _: " ".join(("`celery", *given, "")), text)
+    return re.sub("`celery (?=amqp |delayed |inspect )", lambda _: " ".join(("`celery", *given, "")), text)
 
 
 def echo(line: str, *, err: bool = False) -> None:

@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import click
 
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect_when_served, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.serving import BoundedThreads, QuietHandler, socket_address
 from kombu_redisdelay.operations.access import Access
@@ -48,7 +48,7 @@ def _serve(port: int, address: str) -> None:
 
     from kombu_redisdelay.operations.exporter import QueueCollector
 
-    access = connect(Access)
+    access = connect_when_served(Access)
     registry = CollectorRegistry()
     registry.register(QueueCollector(access.store, lambda: queue_names(access, ())))
     stopped = Event()

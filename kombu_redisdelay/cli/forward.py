@@ -8,7 +8,7 @@ from time import monotonic
 import click
 
 from kombu_redisdelay.broker import waits
-from kombu_redisdelay.cli.broker import connect, queue_names
+from kombu_redisdelay.cli.broker import connect_when_served, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.health import serve_health
 from kombu_redisdelay.cli.options import json_option, queues_option
@@ -36,7 +36,7 @@ def command(queues: tuple[str, ...], health_port: int | None, health_address: st
 
     With --health-port, GET /healthz answers 200 while this works, and 503 while Redis is away or refuses.
     """
-    access = connect(Access)
+    access = connect_when_served(Access)
 
     def tell(forwarded: Forwarded) -> None:
         if as_json:

@@ -15,6 +15,7 @@ from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.doctor.limits import check_early_acks
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
@@ -115,6 +116,9 @@ def command(
 def _tell_of_early_acks(store: Store, steered: Steered, concurrency: int | None, per_key: bool) -> None:
     """Say so if the limit has little effect, because tasks of the queue are acked before they run."""
     app = click.get_current_context().obj.app
+    if why := import_tasks(app):
+        echo(f"Whether tasks are acked before they run is not known: {why}.", err=True)
+        return
     if all(name.startswith("celery.") for name in app.tasks):
         # It may be another app that has the tasks.
         return

@@ -54,7 +54,8 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
     noun = states[0].noun if len(states) == 1 else "message"
     due = "" if done.due is None else f", due {date_and_time(done.due, datetime.now(timezone.utc))}"
     if not done.by_id:
-        echo(f"{_said(verb, done, noun, due)}.")
+        if said := _said(verb, done, noun, due):
+            echo(f"{said}.")
         if done.blocked:
             echo(f"{stay(noun, done.blocked, done.holders)}.", err=True)
         if done.untold:
@@ -83,10 +84,11 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
 
 
 def _said(verb: Verb, done: Done, noun: str, due: str) -> str:
-    """What was done to how many, and how many cannot be requeued; or that there are none."""
+    """What was done to how many, and how many cannot be requeued; or that there are none. Empty if all of
+    them have returned."""
     staying = without_message(noun, done.without_message)
     if not (done or done.blocked or done.untold or done.stopped):
-        return staying or f"No {noun} matches"
+        return staying or ("" if done.returned else f"No {noun} matches")
     found = number_of(done.count, noun)
     said = _would(verb, found) if done.is_dry_run else f"{verb.done.capitalize()} {found}"
     told = ""

@@ -20,6 +20,7 @@ from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
 from kombu_redisdelay.operations.calls import ALL, with_arguments
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.words import when
 
 if TYPE_CHECKING:
@@ -206,12 +207,13 @@ class Bar(Protocol):
 
 
 @contextmanager
-def counting(what: str, total: float | None) -> Iterator[Callable[[int], None]]:
+def counting(what: str, total: float | None, *, is_one: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a progress bar as :func:`progress` does, in a ``with`` block, which gets a function to call with
     how many are done so far.
 
     Arguments:
         total: how many there are; ``None`` if that is unknown.
+        is_one: whether it is done to one message, in one step.
     """
     with progress() as bar:
         task, before = bar.add_task(what, total=total), 0
@@ -224,9 +226,15 @@ def counting(what: str, total: float | None) -> Iterator[Callable[[int], None]]:
 
         try:
             yield show
-        except (KeyboardInterrupt, *BROKER_ERRORS):
-            # The step that it was in may have been done, too.
-            echo(f"Stopped: {before:,} are done, or a few more. Run it again for the rest.", err=True)
+        except (KeyboardInterrupt, *BROKER_ERRORS) as exc:
+            if before or not is_one:
+                # The step that it was in may have been done, too.
+                said = f"Stopped: {before:,} are done, or a few more. Run it again for the rest."
+            elif refusal_of(exc):
+                said = "Nothing was done."
+            else:
+                said = "Stopped: it may be done, or not. Run it again."
+            echo(said, err=True)
             raise
 
 

@@ -16,6 +16,7 @@
 -- it or gives it back meanwhile has taken it out of the hash, and then it is left alone.
 
 -- include: base
+-- include: expect
 -- include: clock
 -- include: wake
 -- include: stored
@@ -80,6 +81,9 @@ local function adopt(field, found, stored, id, due_ms, is_continued, numbers)
     if not is_usable(queue, ready) then
       return -1
     end
+    expect_right('RPUSH', ready, '')
+    expect_right('ZADD', queue.schedule, '0', '')
+    expect_right('HSETNX', queue.messages, '', '')
     targets[#targets + 1] = { queue, ready }
   end
   redis.call('HDEL', KEYS[1], field)

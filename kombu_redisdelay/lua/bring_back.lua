@@ -26,7 +26,7 @@
 
 local ARGS_PER_MESSAGE = 3
 
-expect_list(KEYS[2])
+expect_list(KEYS[2], 'LPUSH')
 expect_schedule(KEYS[4], KEYS[5])
 redis.call('ZCARD', KEYS[6])
 local reply, ready = {}, 0

@@ -26,7 +26,7 @@
 -- include: fair
 -- include: fair_unacked
 
-expect_list(KEYS[2])
+expect_list(KEYS[2], 'LPUSH')
 local stored = ARGV[4]
 if ARGV[1] ~= '' then
   stored = redis.call('HGET', KEYS[1], ARGV[1])
@@ -36,12 +36,13 @@ if ARGV[1] ~= '' then
 end
 -- Also without a tag: so a full Redis allows what follows (include/full.lua). The message is nowhere else.
 redis.call('HDEL', KEYS[1], ARGV[1])
-note(KEYS[2], 'dead', 1)
 local start = stored_start(stored)
+local count = deliveries(stored, start) + tonumber(ARGV[5])
+local dropped = add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored)
+note(KEYS[2], 'dead', 1)
 local base = base_of(KEYS[2])
 free_key(key_of_unacked(base, KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
 if counts_keys(base) then
   release_key(base, KEYS[1], ARGV[1])
 end
-local count = deliveries(stored, start) + tonumber(ARGV[5])
-return { 1, add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored) }
+return { 1, dropped }

@@ -46,19 +46,20 @@ local base, now_us = base_of(KEYS[2]), clock_us()
 local now_ms = now_us / 1000
 
 local function keep(stored)
-  local keys, name = failed_keys(base), id
+  local keys, name, of_its_own = failed_keys(base), id, id .. DUPLICATE .. tag
   if not are_usable(keys) then
     return REFUSED
   end
-  if redis.call('ZSCORE', keys.list, name) then
-    local other = redis.call('HGET', keys.heads, name) or ''
+  local has_other, is_there = unpack(redis.call('ZMSCORE', keys.list, id, of_its_own))
+  if is_there then
+    -- The other one that had the id may have been dropped since.
+    return IS_THERE
+  elseif has_other then
+    local other = redis.call('HGET', keys.heads, id) or ''
     if string.match(other, '^%d+ %d+ %S+ %S+ (%S+) ') == tag then
       return IS_THERE
     end
-    name = id .. DUPLICATE .. tag
-    if redis.call('ZSCORE', keys.list, name) then
-      return IS_THERE
-    end
+    name = of_its_own
   end
   -- The first write of all: a full server refuses this one, and no later one (include/full.lua).
   if type(redis.pcall('ZADD', keys.list, string.format('%.3f', now_ms), name)) ~= 'number' then

@@ -92,7 +92,7 @@ local function move_fair()
   local strayed = move_strays(fair, ready, budget)
   local sorted = strayed
   for _, lane in ipairs(fair.lanes) do
-    expect_turns(lane)
+    expect_turns(fair, lane)
     sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
     close_lane(fair, lane)
   end

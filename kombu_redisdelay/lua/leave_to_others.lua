@@ -59,7 +59,8 @@ local function forget_some()
   end
 end
 
--- Gives back what a message has taken that was not run: one more may be taken at once.
+-- Gives back what a message has taken that was not run: one more may be taken at once. Nobody notes which
+-- messages were taken before there was a rate.
 local function refund(now_us)
   local fields = redis.pcall('HMGET', KEYS[7], 'interval_us', 'full_at_us', 'concurrency')
   if fields.err then
@@ -100,7 +101,6 @@ if not stored then
 end
 expect_schedule(KEYS[2], KEYS[3])
 redis.call('ZCARD', KEYS[6])
-redis.call('HDEL', KEYS[1], ARGV[1])
 local now_us = clock_us()
 local now_ms, wait_ms = now_us / 1000, tonumber(ARGV[4])
 local since_ms = tonumber(members_of(stored, stored_start(stored)).unknown) or now_ms
@@ -110,6 +110,7 @@ local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]),
 local waiting = with_members(stored, 1, { unknown = since_ms })
 local base = base_of(KEYS[4])
 local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, stored_start(stored))
+redis.call('HDEL', KEYS[1], ARGV[1])
 local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
 keep_key(keyed, 'a', stored_step(stored), now_ms, member)
 if counts_keys(base) then

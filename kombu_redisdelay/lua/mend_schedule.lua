@@ -41,7 +41,7 @@ end
 -- A longer number is no time (broker/members.py).
 local DIGITS = 15
 
-expect_list(KEYS[3])
+expect_list(KEYS[3], 'LPUSH')
 local base = base_of(KEYS[1])
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 

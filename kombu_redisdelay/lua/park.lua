@@ -31,10 +31,10 @@
 expect_schedule(KEYS[2], KEYS[3])
 local stored = redis.call('HGET', KEYS[1], ARGV[1])
 if stored then
-  redis.call('HDEL', KEYS[1], ARGV[1])
   local parked = with_members(stored, 1, { due = tonumber(ARGV[3]) })
   local base, start = base_of(KEYS[4]), stored_start(stored)
   local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, start)
+  redis.call('HDEL', KEYS[1], ARGV[1])
   local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
   keep_key(keyed, 'a', stored_step(stored), clock_us() / 1000, member)
   if counts_keys(base) then

@@ -11,8 +11,9 @@
 -- ARGV     see below, by their names
 --
 -- Returns  1 if it was published, or had been published by an earlier call; 0 if there are other bindings
---          now: then it was not published; or a list of what has happened, and the id of the message that
---          holds the key:
+--          now: then it was not published; or a list of what has happened, the id of the message that holds
+--          the key, and whether another message with the id of this one waits or runs, as far as the key and
+--          the schedule tell (1, else 0):
 --          "dropped"   it was not
 --          "replaced"  it took the place of the one that waits, and has its id now
 --          "replace"   nothing was done: call again with the message under this id, and this as `instead_of`;
@@ -29,7 +30,7 @@
 
 local
   payload, step,
-  -- Message id.
+  -- Message id. That of the message itself, also if the payload has the one of `instead_of`.
   id, key, mode,
   -- Between a queue's name and a priority step.
   separator,
@@ -127,13 +128,22 @@ local function put(slot, is_blocked)
   return 1
 end
 
+local function is_mine(entry)
+  return entry and entry.id == id
+end
+
+local function has_namesake()
+  local is_known = is_mine(record.running) or is_mine(record.current) or is_mine(record.next)
+  return (is_known or redis.pcall('HEXISTS', KEYS[4], id) == 1) and 1 or 0
+end
+
 -- Puts it in the place of `entry`, which is scheduled. If it has to be due at `at_latest_ms`, the message
 -- itself must say so: workers read that.
 local function replace(entry, is_blocked, at_latest_ms)
   if instead_of ~= entry.member and (id ~= entry.id or at_latest_ms) then
     return { 'replace', entry.member, at_latest_ms and string.format('%.0f', at_latest_ms) }
   end
-  expect_list(KEYS[1])
+  expect_list(KEYS[1], 'LPUSH')
   expect_schedule(KEYS[3], KEYS[4])
   redis.call('HSET', KEYS[4], entry.member, stored)
   entry.step, entry.expires_ms = step, gone_ms
@@ -150,16 +160,12 @@ local function replace(entry, is_blocked, at_latest_ms)
     end
   end
   note(KEYS[2], 'replaced', 1)
-  return { 'replaced', entry.id }
+  return { 'replaced', entry.id, has_namesake() }
 end
 
 local function drop(holder)
   note(KEYS[2], 'dropped', 1)
-  return { 'dropped', holder.id }
-end
-
-local function is_mine(entry)
-  return entry and entry.id == id
+  return { 'dropped', holder.id, has_namesake() }
 end
 
 local function continue()

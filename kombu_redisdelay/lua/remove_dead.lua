@@ -27,9 +27,13 @@
 local base = base_of(KEYS[3])
 for i = 3, #ARGV do
   local step, payload = dead_step_and_payload(ARGV[i])
-  take_out(base, step, payload, 1, function()
+  take_out(base, step, payload, 1, function(when_removed)
     -- From the tail, where the oldest are.
-    return redis.call('LREM', KEYS[1], -1, ARGV[i])
+    local was_there = redis.call('LREM', KEYS[1], -1, ARGV[i])
+    if was_there == 1 then
+      when_removed()
+    end
+    return was_there
   end)
 end
 return taken_out()

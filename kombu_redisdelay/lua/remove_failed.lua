@@ -31,8 +31,8 @@ expect_failed(keys)
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if (redis.call('HGET', keys.heads, name) or '') == head then
-    take_out(base, stored_step(stored), stored, stored_start(stored), function()
-      return remove_failed(keys, name)
+    take_out(base, stored_step(stored), stored, stored_start(stored), function(when_removed)
+      return remove_failed(keys, name, when_removed)
     end)
   else
     was_not_there()

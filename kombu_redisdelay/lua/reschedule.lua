@@ -40,7 +40,7 @@ local reply, woken, scheduled = {}, {}, {}
 local function deliver(member, stored)
   local step = stored_step(stored)
   local ready = list_of(step)
-  expect_list(ready)
+  expect_list(ready, 'LPUSH')
   if has_keys and ARGV[2] == '1' then
     forget_unique(base, stored, now_ms)
   elseif has_keys then
@@ -72,6 +72,8 @@ for i = 3, #ARGV, 4 do
     if due_ms <= now_ms then
       outcome = deliver(member, stored)
     else
+      expect_right('HSET', KEYS[2], member, '')
+      expect_right('ZADD', KEYS[1], due_ms, member)
       -- Removed first, so that a full Redis allows it.
       redis.call('ZREM', KEYS[1], member)
       redis.call('HSET', KEYS[2], member, stored)

@@ -61,7 +61,7 @@ if on_conflict == 'ignore' and is_scheduled() then
   return 1
 end
 if on_conflict == 'replace' then
-  expect_list(KEYS[1])
+  expect_list(KEYS[1], 'LPUSH')
   refuse_when_full()
   local replaced = unschedule(KEYS[3], KEYS[4], KEYS[5], id)
   for _, member in ipairs(duplicates_of(KEYS[5], id, '', REPLACED_AT_MOST)) do

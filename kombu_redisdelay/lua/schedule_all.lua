@@ -23,7 +23,7 @@
 
 local ARGS_PER_MESSAGE = 4
 
-expect_list(KEYS[1])
+expect_list(KEYS[1], 'LPUSH')
 expect_schedule(KEYS[3], KEYS[4])
 local now_ms = clock_us() / 1000
 local first = redis.call('ZRANGE', KEYS[3], 0, 0)[1]

@@ -298,9 +298,25 @@ if hand_out_again(batch, queues) then
   budget.bytes = budget.bytes - batch.bytes
 end
 
+-- What leaves a ready list or the schedule has to be held: include/expect.lua.
+local function expect_to_hold(queue)
+  local step_index = has_ready(queue)
+  if step_index then
+    expect_right('RPOP', queue.ready[step_index])
+  end
+  if queue.needs_ack and (step_index or queue.next_us == 0 or queue.fair or waiting_step(queue, steps)) then
+    expect_right('HSET', queue.unacked, '', '')
+  end
+end
+
 local missing, any_ready = 0, false
 for _, queue in ipairs(queues) do
   queue.next_us = until_us(queue.first_due_ms, now_us)
+  if batch.limit > 0 then
+    expect_to_hold(queue)
+  end
+end
+for _, queue in ipairs(queues) do
   if queue.next_us == 0 then
     local moved, queue_missing
     moved, queue_missing, queue.next_us = migrate(
@@ -321,8 +337,14 @@ for _, queue in ipairs(queues) do
 end
 
 local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
+local is_whole, refusal = true, nil
 if any_ready and batch.limit > 0 and not only_migrated then
-  hand_out_ready(batch, queues, steps, in_turn)
+  is_whole, refusal = pcall(hand_out_ready, batch, queues, steps, in_turn)
+end
+hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
+if not is_whole then
+  -- The caller comes again, and gets what is held.
+  error(refusal, 0)
 end
 -- A consumer that got messages handles these first. But it may be the only one that knows the task of what
 -- waits for such a worker.
@@ -332,7 +354,6 @@ for _, queue in ipairs(queues) do
     batch.fair.leave(queue, consumer, comes and batch.count == 0)
   end
 end
-hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 
 local due, with_permits = {}, {}
 for _, queue in ipairs(queues) do

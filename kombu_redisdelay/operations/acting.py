@@ -154,6 +154,11 @@ class Action:
         self._chord_parts = self._run_again = self._returned = 0
 
     @property
+    def _needs_messages(self) -> bool:
+        """Whether who is told must see what is done."""
+        return self._revoked is not None and self._revoked.needs_messages
+
+    @property
     def done(self) -> Done:
         """What is done so far."""
         return self._result(self._so_far.count, self.by_id)
@@ -260,7 +265,7 @@ class Action:
             every = how.every(self._store, name)
         if every is not None:
             self._so_far.add_portion(every)
-        elif how.by_ids and self.selection.ids is not None and not is_bounded:
+        elif how.by_ids and self.selection.ids is not None and not (is_bounded or self._needs_messages):
             ids = self.selection.ids
             counts = how.by_ids(self._store, name, ids, self._prepared, self._stay)
             by_id = dict(zip(ids, counts, strict=True))

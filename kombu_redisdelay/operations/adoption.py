@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
@@ -19,20 +19,23 @@ from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destin
 from kombu_redisdelay.broker.members import with_key
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
+from kombu_redisdelay.broker.printable import cut
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
+from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
+from kombu_redisdelay.words import span
 
 #: Unusable entries that are named.
 MOST_NAMED = 10
 
-#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
-LONGEST_REASON = 200
-
 _decoder = json.JSONDecoder()
+
+#: Seconds after which a client that has asked by BRPOP, and waits for nothing, may be none that consumes.
+IDLE = 5
 
 #: What comes before the message in an entry.
 _OPENING = re.compile(r"\s*\[\s*")
@@ -98,56 +101,98 @@ class Adopted:
             self.leave(f"queue {queue!r}", str(exc))
 
 
-class Adoption(Transfer):
-    """A broker that moves over from ``redis://``."""
+class StockClient(NamedTuple):
+    """A client whose latest command is ``BRPOP``, as of a worker of ``redis://``.
 
-    def check_not_in_use(self) -> None:
+    Attributes:
+        age: seconds for which it has been connected.
+        idle: seconds since it sent a command.
+        is_blocked: whether it waits for a reply.
+    """
+
+    address: str
+    name: str
+    age: int
+    idle: int
+    is_blocked: bool
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether it may be something else that has once read answers, as Flower. Or a worker without room:
+        that asks for nothing."""
+        return not self.is_blocked and self.idle >= IDLE
+
+    def __str__(self) -> str:
+        name = f"name {self.name}" if self.name else "no name"
+        blocked = "blocked" if self.is_blocked else "not blocked"
+        return f"{self.address} ({name}, age {span(self.age)}, idle {span(self.idle)}, {blocked})"
+
+
+class Adoption(Transfer):
+    """A broker that moves over from ``redis://``.
+
+    Attributes:
+        passed_over: clients that may be workers of ``redis://``, and were not counted as such. While there
+            are any, what those workers have taken stays where it is.
+    """
+
+    passed_over: Sequence[StockClient] = ()
+
+    def check_not_in_use(self, ignored: Container[str] = ()) -> None:
         """
+        Arguments:
+            ignored: addresses of clients that are no workers.
+
         Raises:
             InUse: workers of ``redis://`` are connected, or the user may not use ``CLIENT LIST``.
         """
         forced = "what they hold runs twice"
-        try:
-            found = self.stock_workers()
-        except NoPermissionError as exc:
+        # In one packet: a worker that asks meanwhile is blocked, or holds something.
+        listed, unacked = self.store.server.call_all(("CLIENT", "LIST"), ("HLEN", self.stock_keys[0]))
+        if isinstance(listed, NoPermissionError):
             raise InUse(
                 "cannot see whether workers of redis:// are connected",
-                [str(exc)],
+                [str(listed)],
                 "Allow +client|list",
                 f"if there are some, {forced}",
-            ) from exc
+            ) from listed
+        checked([listed, unacked])
+        clients = [each for each in self._stock_clients(listed) if each.address not in ignored]
+        # Where something is unacked, an idle client may be the worker that holds it.
+        found = [each for each in clients if unacked or not each.may_be_none]
         if found:
             raise InUse(
                 "consumers of redis:// are connected",
-                found,
-                "Stop them first",
+                list(map(str, found)),
+                "Stop them first, say by --ignore ADDRESS that one is no worker",
                 forced,
             )
+        self.passed_over = clients
 
-    def stock_workers(self) -> list[str]:
-        """Addresses of clients that consume as workers of ``redis://`` do: their latest command in this
-        database is ``BRPOP``. Such a worker sends it again and again over a connection for that alone, and
-        this transport never does."""
-        listed = self.store.server.call("CLIENT", "LIST")
-        clients = (
-            dict(word.partition("=")[::2] for word in line.split())
-            for line in listed.decode(errors="replace").splitlines()
-        )
-        return sorted(
-            client["addr"]
-            for client in clients
-            if client.get("cmd") == "brpop" and client.get("db") == str(self.database)
-        )
+    def _stock_clients(self, listed: bytes) -> Iterator[StockClient]:
+        """The clients that consume as workers of ``redis://`` do: their latest command in this database is
+        ``BRPOP``. Such a worker sends it again and again over a connection for that alone, and this transport
+        never does."""
+        for line in sorted(listed.decode(errors="replace").splitlines()):
+            client = dict(word.partition("=")[::2] for word in line.split())
+            if client.get("cmd") == "brpop" and client.get("db") == str(self.database):
+                age, idle = int(client["age"]), int(client["idle"])
+                yield StockClient(client["addr"], client["name"], age, idle, "b" in client["flags"])
 
     @property
     def leftovers(self) -> Leftovers:
         return Leftovers(self.store, *self.stock_keys)
 
     @cached_property
-    def _fanouts(self) -> set[str]:
-        """The fanout exchanges of the app."""
+    def _exchanges(self) -> dict[str, str]:
+        """The exchanges of the app, each with its type."""
         queues = self.app.amqp.queues.values() if self.app else ()
-        return {queue.exchange.name for queue in queues if queue.exchange.type == "fanout"}
+        return {queue.exchange.name: queue.exchange.type for queue in queues}
+
+    @cached_property
+    def _not_imported(self) -> str:
+        """Which module cannot be imported, though it may declare an exchange."""
+        return import_tasks(self.app) if self.app else ""
 
     def look(self) -> Adopted:
         """What there is to move. Reads it, and changes nothing."""
@@ -224,7 +269,8 @@ class Adoption(Transfer):
         """What can be moved, and where to. What cannot is noted in *count*."""
         now_ms = self.store.now_ms()
         seen: set[bytes] = set()
-        for leftover in self.leftovers.iter():
+        # A worker that was passed over may take something at any moment, and run it.
+        for leftover in () if self.passed_over else self.leftovers.iter():
             try:
                 yield leftover, self._destination(leftover, now_ms)
             except Unusable as exc:
@@ -235,10 +281,8 @@ class Adoption(Transfer):
 
     def _destination(self, leftover: Leftover, now_ms: float) -> Destination:
         payload, message, exchange, routing_key = _read(leftover.data)
-        if exchange in self._fanouts:
-            raise Unusable(
-                f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
-            )
+        if exchange:
+            self._check_exchange(exchange)
         properties = message["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or _tag(leftover)
         try:
@@ -248,7 +292,7 @@ class Adoption(Transfer):
             unique = _unique(message, id)
         except (ValueError, OverflowError, re.error) as exc:
             # The bindings and the headers may be foreign, too.
-            raise Unusable(str(exc)[:LONGEST_REASON]) from exc
+            raise Unusable(cut(str(exc))) from exc
         if not names:
             raise Unusable(f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r}")
         if unique is not None:
@@ -258,6 +302,16 @@ class Adoption(Transfer):
         queues = [self.store.partitions.pick(name, key) for name in names]
         is_retry = is_continued(message["headers"] or {})
         return Destination(queues, step, payload, id, due_ms if due_ms > now_ms else None, is_retry)
+
+    def _check_exchange(self, exchange: str) -> None:
+        why = self._not_imported
+        kind = self._exchanges.get(exchange)
+        if kind == "fanout":
+            raise Unusable(
+                f"exchange {exchange!r} is a fanout: each worker has had a copy, and nobody reads this one"
+            )
+        if kind is None and why:
+            raise Unusable(f"exchange {exchange!r} may be a fanout: {cut(why)}")
 
     def _park(self, name: str) -> Iterator[Ready]:
         """Move the ready messages of *name* that are due in the future into the schedule. Redis searches for
@@ -296,7 +350,7 @@ def _read(data: bytes) -> tuple[bytes, dict[str, Any], str, str]:
         _, end = _decoder.raw_decode(text, start := _OPENING.match(text).end())  # type: ignore[union-attr]
     except Exception as exc:
         # Foreign bytes may make the decoder raise any exception.
-        raise Unusable(f"not a message that redis:// has taken: {exc}"[:LONGEST_REASON]) from exc
+        raise Unusable(cut(f"not a message that redis:// has taken: {exc}")) from exc
     return text[start:end].encode(), message, exchange or "", routing_key
 
 

@@ -77,6 +77,7 @@ OF_ANY_STATE = {
     # In 80 columns, there is room for all of a UUID between the other two.
     "queue": replace(COLUMNS["queue"], least=18),
     "blocker": Column("Blocked by", TEXT, lambda message: message.blocker or "", least=36, usual=""),
+    "returned": COLUMNS["returned"],
     "task": replace(COLUMNS["task"], least=10),
 }
 

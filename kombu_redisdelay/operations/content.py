@@ -94,6 +94,16 @@ def message_of(payload: bytes) -> dict[str, Any]:
     return check(_decoded(payload))
 
 
+def properties_of(payload: bytes) -> Mapping[str, Any]:
+    """The properties of the message that *payload* is; empty if it is none."""
+    try:
+        properties: Mapping[str, Any] = message_of(payload)["properties"]
+    except Exception:
+        # Foreign bytes may make the decoder raise any exception.
+        return {}
+    return properties
+
+
 def _decoded(payload: bytes) -> Any:
     """What kombu makes of *payload*. kombu looks in each JSON object for values that JSON does not have. That
     takes time. Such values have a member of this name, unless an escape hides the name."""

@@ -117,6 +117,8 @@ def key_in_words(key: LargeKey) -> str:
     cut = "..." if len(key.name) > MOST_OF_NAME else ""
     type_name = "of unknown type" if key.type is None else f"a {key.type}"
     said = f"{key.name[:MOST_OF_NAME]!r}{cut}, {type_name}, {size(key.bytes)}"
+    if key.has_results:
+        said += "; results of rpc:// that nobody has fetched"
     if key.may_be_queue:
         said += "; it has text that looks like messages: it may be a queue of redis:// that no app declares"
     return said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
@@ -39,6 +39,9 @@ RESULTS, REPLIES, STOCK, BINDINGS, OTHERS = (
 _RESULT = re.compile(rb"celery-task-meta-|celery-taskset-meta-|chord-unlock-")
 _REPLY = re.compile(rb"\.reply\.celery\.pidbox")
 
+#: How Celery names the queue of the results of ``rpc://``, behind a prefix: a UUID, on a cluster in braces.
+_RESULTS_FOR = re.compile(rb".*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?", re.DOTALL)
+
 
 @public
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,15 @@ class LargeKey:
         bytes: about how many bytes of Redis it takes.
         may_be_queue: whether it is a list whose first entry looks like a message: it may be a queue of
             ``redis://`` that no app declares.
+        has_results: whether it is a list of results of ``rpc://`` that nobody has fetched, as its name and
+            its first entry say.
     """
 
     name: str
     type: str | None
     bytes: int
     may_be_queue: bool
+    has_results: bool = False
 
 
 @public
@@ -151,21 +157,29 @@ def _of_server(
 
 
 def _large_key(server: OneServer, key: bytes, size: int) -> LargeKey:
-    type_name, looks_so = None, False
+    type_name, message = None, None
     with suppress(ResponseError):
         type_name = server.call("TYPE", key).decode(errors="replace")
         if type_name == "list" and size <= MOST_BYTES_OF_ENTRY * int(server.call("LLEN", key)):
-            looks_so = any(map(_is_message, server.call("LRANGE", key, 0, 0)))
-    return LargeKey(key.decode(errors="replace"), type_name, size, looks_so)
+            message = next(map(_message_in, server.call("LRANGE", key, 0, 0)), None)
+    has_results = message is not None and _is_result(key, message)
+    is_message = message is not None and not has_results
+    return LargeKey(key.decode(errors="replace"), type_name, size, is_message, has_results)
 
 
-def _is_message(entry: bytes) -> bool:
+def _message_in(entry: bytes) -> Mapping[str, Any] | None:
+    """The message that an *entry* is; ``None`` if it is none."""
     try:
-        message_of(entry)
+        return message_of(entry)
     except Exception:
         # Foreign bytes may make the decoder raise any exception.
-        return False
-    return True
+        return None
+
+
+def _is_result(key: bytes, message: Mapping[str, Any]) -> bool:
+    """Whether *message* is a result of ``rpc://``, in the list that its client gets them from."""
+    is_answer = "task" not in message["headers"] and bool(message["properties"].get("correlation_id"))
+    return is_answer and _RESULTS_FOR.fullmatch(key) is not None
 
 
 def _usages(server: OneServer, keys: Sequence[bytes], samples: int) -> Iterator[int]:

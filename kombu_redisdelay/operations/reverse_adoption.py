@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
@@ -91,12 +91,15 @@ class ReverseAdoption(Transfer):
         done = GivenBack(dead=self._dead())
         yield done
         schedule = Schedule(self.store)
+        # Nothing is to go from the unacked messages into the schedule: it would be counted again.
+        recovery = Recovery(self.store, replace(self.options, retry_wait=0.0))
         for name in self.names(None):
+            sorted_in = self._sorted_in(name)
             for some in portions(self._unacked(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
-                returned = finish(Recovery(self.store, self.options).give_back(some, "lost"))
+                returned = finish(recovery.give_back(some, "lost"))
                 done.unacked += sum(each.messages for each in returned.values())
                 yield done
-            yield from self._make_plain(name, done)
+            yield from self._make_plain(name, sorted_in, done)
             messages = schedule.iter(name, None, None)
             for message in schedule.reschedule_all(name, messages, _for_stock, with_keys=False):
                 done.add(message)
@@ -104,14 +107,19 @@ class ReverseAdoption(Transfer):
             keys = self.store.keys(name)
             self.store.server.call("UNLINK", keys.unique, keys.running)
 
-    def _make_plain(self, name: str, done: GivenBack) -> Iterator[GivenBack]:
-        """Move what is sorted in to the ready lists, and what is due."""
-        fair, before = FairQueues(self.store), done.sorted_in + self._sorted_in(name)
+    def _make_plain(self, name: str, sorted_in: int, done: GivenBack) -> Iterator[GivenBack]:
+        """Move what is sorted in to the ready lists, and what is due.
+
+        Arguments:
+            sorted_in: how many messages were so before. What lost workers held is sorted in since, and is
+                counted.
+        """
+        fair, before = FairQueues(self.store), done.sorted_in
         fair.switch_off([name])
         while fair.states([name]) == [OFF]:
             [(moved, *_)] = run_each(self.store.server, [forwarding(self.store, name)])
             done.scheduled += moved
-            done.sorted_in = before - self._sorted_in(name)
+            done.sorted_in = before + max(0, sorted_in - self._sorted_in(name))
             yield done
 
     def _sorted_in(self, name: str) -> int:

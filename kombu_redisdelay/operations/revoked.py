@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kombu_redisdelay.operations.arguments import embedded_in
+from kombu_redisdelay.operations.content import properties_of
 from kombu_redisdelay.operations.readers import Entry
+from kombu_redisdelay.rpc_results import is_rpc, let_results_expire, who_waits
 
 #: What the result backend keeps as the reason.
 REASON = "cancelled before it was delivered"
@@ -35,10 +37,25 @@ class RevokedTasks:
         unmarked: how many tasks could not be told.
         unmarked_ids: the ids of the first 1,000 of these.
         error: why the last one of them could not be told.
+        needs_messages: whether it must see the messages, and not their ids only.
+
+    Raises:
+        ValueError: the app keeps no results, or has a result backend that cannot be made.
     """
 
     def __init__(self, app: Any, *, tells_chords: bool) -> None:
-        self._app = app
+        from celery.backends.base import DisabledBackend
+
+        try:
+            self._backend = app.backend
+        except Exception as exc:
+            # Each kind of backend has errors of its own.
+            raise ValueError(f"mark_revoked needs the result backend of the app: {exc}") from exc
+        if isinstance(self._backend, DisabledBackend):
+            raise ValueError("mark_revoked: the app has no result backend, so there is nobody to be told")
+        self.needs_messages = is_rpc(self._backend)
+        if self.needs_messages:
+            let_results_expire()
         self._tells_chords = tells_chords
         self._kept: set[int] = set()
         self._in_a_row = 0
@@ -67,28 +84,32 @@ class RevokedTasks:
 
     def tell(self, entry: Entry) -> None:
         """Tell of a message that was cancelled."""
-        self._tell(entry.content.id, entry if self._tells_chords and _is_in_group(entry) else None)
+        is_part = self._tells_chords and _is_in_group(entry)
+        self._tell(entry.content.id, entry if is_part or self.needs_messages else None)
 
     def tell_ids(self, ids: Iterable[str]) -> None:
         """Tell of messages with these ids that were cancelled, but not their chords."""
         for id in ids:
             self._tell(id, None)
 
-    def _tell(self, id: str, part: Entry | None) -> None:
+    def _tell(self, id: str, entry: Entry | None) -> None:
         from celery.app.task import Context
 
-        if not self.is_away:
+        request = None if entry is None else Context(_request(entry))
+        if self.needs_messages and not (request and request.reply_to):
+            # Celery would do nothing. The next one may name somebody.
+            self.error = ValueError("with results in rpc://, the message names nobody to be told (reply_to)")
+        elif not self.is_away:
             try:
-                context = None if part is None else Context(_request(part))
-                self._app.backend.mark_as_revoked(id, REASON, request=context)
+                self._backend.mark_as_revoked(id, REASON, request=request)
             except Exception as exc:
-                # Each kind of backend has errors of its own.
+                # As above.
                 self.error = exc
+                self._in_a_row += 1
             else:
                 self._in_a_row = 0
                 self.marked += 1
                 return
-        self._in_a_row += 1
         self.unmarked += 1
         if len(self.unmarked_ids) < MOST_IDS:
             self.unmarked_ids.append(id)
@@ -101,4 +122,5 @@ def _is_in_group(entry: Entry) -> bool:
 def _request(entry: Entry) -> Mapping[str, Any]:
     content, embedded = entry.content, embedded_in(entry.payload) or {}
     of_task = {name: content.headers.get(name) for name in HEADERS}
-    return {"id": content.id, "task": content.task, "chord": embedded.get("chord"), **of_task}
+    waiting = who_waits(properties_of(entry.payload))
+    return {"id": content.id, "task": content.task, "chord": embedded.get("chord"), **of_task, **waiting}

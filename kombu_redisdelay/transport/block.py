@@ -145,6 +145,8 @@ class Block:
         if not ids:
             return
         is_sending = False
+        # What is told of these messages, such as results of those that were dropped, goes out at once.
+        token = current.set(None)
         try:
             with self._connected() as channel:
                 is_sending = True
@@ -153,6 +155,8 @@ class Block:
             if is_sending and not isinstance(exc, QueueFull):
                 raise BatchPublishError(exc, self.published, uncertain=ids) from exc
             raise BatchPublishError(exc, self.published, unpublished=ids) from exc
+        finally:
+            current.reset(token)
         unpublished = [ids[message] for message in dict.fromkeys(each.message for each in refused)]
         self.published += len(ids) - len(unpublished)
         if refused:

@@ -117,8 +117,8 @@ class Lengths:
         """Count messages that are to be published.
 
         Arguments:
-            counts: queue -> how many messages.
-            bounds: queue -> how many it may have.
+            counts: queue, or partition -> how many messages.
+            bounds: the same -> how many it may have.
             read: returns how many messages queues have.
 
         Raises:
@@ -199,9 +199,8 @@ class Bounds:
         of: name of a partition -> how many messages it may have.
     """
 
-    def __init__(self, lengths: Lengths) -> None:
+    def __init__(self) -> None:
         self.of: dict[str, int] = {}
-        self._lengths = lengths
 
     def declare(self, names: Sequence[str], bound: int | None) -> None:
         """Note that a queue with these partitions was declared with *bound*."""
@@ -213,15 +212,3 @@ class Bounds:
     def forget(self, names: Sequence[str]) -> None:
         for name in names:
             self.of.pop(name, None)
-
-    def admit(self, counts: Mapping[str, int], read: Callable[[Sequence[str]], Sequence[int]]) -> None:
-        """Count messages that are to be published to queues with a bound.
-
-        Arguments:
-            counts: name of a partition -> how many messages.
-            read: returns the lengths of partitions.
-
-        Raises:
-            QueueFull: a queue has no room for them. None may be published.
-        """
-        self._lengths.admit(counts, self.of, read)

@@ -32,7 +32,7 @@ from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.receive import check_fanout
-from kombu_redisdelay.transport.refused import patiently
+from kombu_redisdelay.transport.refused import Asked, patiently, served
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.takeover import options_of
@@ -58,6 +58,8 @@ class Channel(PublishingChannel):
         self._consumer: Consumer | None = None
         self._consumer_to_stop: Consumer | None = None
         self._maintenance: Maintenance | None = None
+        #: The active queues that are maintained.
+        self._maintained: Sequence[str] = ()
         #: Moves what is due while this channel cannot; ``None`` before it consumes.
         self.mover: Mover | None = None
         self._has_given_back = True
@@ -175,8 +177,15 @@ class Channel(PublishingChannel):
         # kombu calls this after each change.
         queues = [queue for queue in self._active_queues if queue not in self.active_fanout_queues]
         self.intake.consumed.queues = tuple(self.store.partitions.all_names(queues))
+        self._maintained = tuple(name for name in self.active_queues if not self._is_of_one_program(name))
         self._move_nothing()
         super()._update_queue_cycle()
+
+    def _is_of_one_program(self, name: str) -> bool:
+        """Whether the queue is for the answers to one program, as that of a ping, or of results by ``rpc://``:
+        it does not last, and no message of it is ever unacked, so there is nothing to maintain."""
+        lasts = self.lasts(self.store.partitions.queue_of(name))
+        return not lasts and name in self.intake.consumed.no_ack
 
     def _move_nothing(self) -> None:
         """Have the mover leave all queues alone, until the intake names them anew."""
@@ -190,7 +199,7 @@ class Channel(PublishingChannel):
         Returns:
             Whether it is time for another round trip.
         """
-        queues = self.active_queues
+        queues = self._maintained
         if not queues:
             return False
         if self._consumer is None:
@@ -231,6 +240,7 @@ class Channel(PublishingChannel):
         crashed = self.is_workers and has_crashed()
         settle = patiently if is_end else _once
         with _leaving_it_to_the_lease():
+            settle(self.intake.settle_rest)
             settle(lambda: consumer.put_back(unseen))
             settle(lambda: consumer.give_back_all(keep, crashed=crashed))
             self._has_given_back = True
@@ -248,6 +258,8 @@ class Channel(PublishingChannel):
         """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
         would end."""
         told: dict[str, Any] = super()._handle_message(client, r)
+        if bytes_to_str(told["type"]).endswith("subscribe"):
+            served(self.connection.broker, Asked.LISTEN)
         has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
         if has_data and not check_fanout(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
             told["data"] = None
@@ -362,14 +374,16 @@ class Channel(PublishingChannel):
                     self._consumer.forget_queue(name)
                     self.qos.forget_queue(name)
 
-    def queue_delete(
-        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
-    ) -> None:
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
+        """As kombu's. Returns how many ready messages were deleted; they are not counted in queues that do
+        not last, such as those of replies."""
         names = self.store.partitions.names(queue)
         if if_empty and (self._size(queue) or any(map(self.store.scheduled, names))):
-            return
+            return 0
+        ready = 0
         try:
             if self.lasts(queue):
+                ready = self._size(queue)
                 self._declared.forget_queue(queue)
                 # If it is to go only when it is unused, who uses it may bind it again.
                 found = [] if if_unused else self.unbind_all(queue)
@@ -377,12 +391,16 @@ class Channel(PublishingChannel):
                     # kombu deletes nothing of a queue that this connection has not bound.
                     exchange, *rest = found[0]
                     self._delete(queue, exchange, *rest)
+                elif not found and not any(self.state.queue_bindings(queue)):
+                    ready = 0
             super().queue_delete(queue, if_unused=if_unused, **kwargs)
         except ResponseError as exc:
             # kombu deletes some queues when the channel is closed, and would not close the rest.
             if not self._closing or refusal_of(exc) is None:
                 raise
             logger.debug("Queue %r was not deleted: %s", queue, exc)
+            return 0
+        return ready
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -395,7 +413,7 @@ class Channel(PublishingChannel):
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail).start()
+            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail, self.intake.settle_rest).start()
         self.close()
 
     def close(self) -> None:
@@ -424,7 +442,7 @@ class Channel(PublishingChannel):
             else:
                 # Redis cannot be reached. When it is back, the orphan keeper sends the acks that are not
                 # confirmed. Otherwise, these messages would be delivered again.
-                OrphanKeeper(consumer, {}, self.qos.fail).start()
+                OrphanKeeper(consumer, {}, self.qos.fail, self.intake.settle_rest).start()
         if self._store is not None:
             self._store.disconnect()
 

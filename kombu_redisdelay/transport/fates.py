@@ -16,12 +16,16 @@ class Fate:
     """What became of the message with this *id* in the queues that it went to.
 
     Attributes:
-        learned: called with the result when the message is published.
+        learned: called with this when the message is published.
+        channel: that it was published over; ``None`` before that.
+        properties: those that it was published with.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.learned: Callable[[Conflict | None], object] | None = None
+        self.learned: Callable[[Fate], object] | None = None
+        self.channel: Any = None
+        self.properties: Mapping[str, Any] = {}
         self._outcomes: list[Conflict | None] = []
 
     def note(self, conflict: Conflict | None) -> None:
@@ -42,10 +46,17 @@ class Fate:
         conflicts = [each for each in self._outcomes if each is not None]
         return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no task will run under its id: it was dropped, or runs under the id of the task that it has
+        replaced, and no other task is known to have its id."""
+        conflict = self.conflict
+        return conflict is not None and not any(each and each.is_of(self.id) for each in self._outcomes)
+
     def tell(self) -> None:
         """Tell the result to the publisher that waits for it."""
         if self.learned is not None:
-            self.learned(self.conflict)
+            self.learned(self)
 
 
 _wanted: ContextVar[Fate | None] = ContextVar("redisdelay_fate", default=None)
@@ -75,13 +86,13 @@ def fate_by_hand(headers: Mapping[str, Any]) -> Fate | None:
     id = headers.get("id")
     if "task" not in headers or not isinstance(id, str) or "celery" not in sys.modules:
         return None
-    if headers.get("ignore_result") or wanted_fate(id) is not None:
+    if wanted_fate(id) is not None:
         return None
     # It needs Celery, which need not be there.
     from kombu_redisdelay.transport.unique_results import end_by_hand
 
     fate = Fate(id)
-    fate.learned = partial(end_by_hand, id)
+    fate.learned = partial(end_by_hand, bool(headers.get("ignore_result")))
     return fate
 
 

@@ -14,9 +14,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
-from kombu_redisdelay.transport.refused import Call, Refused, served
+from kombu_redisdelay.transport.refused import Asked, Call, Refused, served
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
 
@@ -217,7 +218,7 @@ class Intake:
         else:
             if not self._has_waited and fetcher.has_waited:
                 self._has_waited = True
-                served(self._channel.connection.broker, wait=True)
+                served(self._channel.connection.broker, Asked.WAIT)
             if self.refused is not None and self.refused.any and fetcher.has_waited:
                 self.refused.is_served(waiting_of(fetcher))
             self._keep(fetcher, taken)
@@ -302,6 +303,8 @@ class Intake:
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
         if unwanted:
             self.settle_in_time(partial(channel.consumer.put_back, unwanted))
+            for queue in {delivery.queue for delivery in unwanted if delivery.needs_ack}:
+                channel.consumer.membership.was_listed_late(queue)
 
     def get(self, queue: str, no_ack: bool) -> virtual.Message | None:
         """Take one message of *queue*, if there is one."""
@@ -361,9 +364,7 @@ class Intake:
             try:
                 consumer.confirm_acks()
                 consumer.membership.leave_cancelled()
-                while self._unsettled:
-                    self._unsettled[0]()
-                    del self._unsettled[0]
+                self.settle_rest()
             except ResponseError as exc:
                 # The line keeps the acks, and sends them again.
                 self._refusal(SETTLING, exc)
@@ -404,6 +405,23 @@ class Intake:
         except ResponseError as exc:
             self._refusal(SETTLING, exc)
             self._unsettled.append(settle)
+
+    def settle_rest(self) -> None:
+        """Settle what a server has refused to settle. Any thread may call this when the channel is closed.
+
+        Raises:
+            RedisError: the server still refuses, or cannot be reached.
+        """
+        while self._unsettled:
+            try:
+                self._unsettled[0]()
+            except ResponseError as exc:
+                refusal = refusal_of(exc)
+                if refusal is not None and not refusal.is_for_a_while:
+                    # To try again would not help. The message goes back with the others.
+                    del self._unsettled[0]
+                raise
+            del self._unsettled[0]
 
     def maintain(self, queues: Sequence[str], maintenance: Maintenance) -> bool:
         """Make the next round trip of *maintenance*. Returns whether it is time for another."""
@@ -489,7 +507,8 @@ class Intake:
 
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
-        return receive(deliveries, now_ms, channel.consumer, partial(channel.Message, channel=channel))
+        message_of = partial(channel.Message, channel=channel)
+        return receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation

@@ -20,12 +20,16 @@ from kombu_redisdelay.broker.message import (
 from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unique import (
     UNIQUE_HEADER,
+    Conflict,
     Replacement,
     UniqueKey,
     check_id,
+    conflict_in,
     id_in,
+    id_of,
     is_continued,
 )
 from kombu_redisdelay.transport.fates import Fate
@@ -102,13 +106,22 @@ class KeyedMessage(NamedTuple):
             self.step,
             text,
             when or _NOW,
-            id,
+            self.id,
             self.unique,
             self.bound,
             is_continued=is_continued(message["headers"]),
             is_repeated=self.is_repeated,
             instead_of=instead.name,
         )
+
+    def conflict_in(self, reply: Any) -> Conflict | None:
+        """What the last *reply* says of another message with the key; ``None`` if there was none."""
+        conflict = conflict_in(reply)
+        if conflict is None or not self.is_repeated or conflict.is_of(self.id):
+            return conflict
+        # The first time, it may have been published, and was taken meanwhile.
+        unacked = UnackedHashes(self.store).iter(self.queue)
+        return conflict._replace(has_namesake=any(id_of(each.payload) == self.id for each in unacked))
 
 
 def due_at(message: Mapping[str, Any], due_ms: int) -> dict[str, Any]:

@@ -11,13 +11,15 @@ import gc
 import logging
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.processes import in_each_child
+from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.transport.refused import LOOK_EVERY, end_of_patience
 from kombu_redisdelay.transport.tasks import at_one_moment, started_tasks, tasks_that_ended_the_worker
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ LATE_TAKE = 60.0
 #: ends. The next failover often comes soon after the first.
 AGAIN = (2.0, 4.0, 8.0, 16.0, 30.0)
 
-#: Seconds that the end of the program waits for all orphan keepers together.
+#: Seconds that the end of the program waits for all orphan keepers together, unless a server refuses.
 END_PATIENCE = 1.0
 
 #: The orphan keepers that are at work in this process.
@@ -60,6 +62,7 @@ class OrphanKeeper(Thread):
         messages: delivery tag -> message, for messages that were delivered and are not settled. The
             references are weak, so messages that the application has dropped are not in it.
         fail: notes that the callback of the message with a delivery tag has failed.
+        settle: settles what the server has refused to settle before; raises if it still does.
     """
 
     def __init__(
@@ -67,13 +70,17 @@ class OrphanKeeper(Thread):
         consumer: Consumer,
         messages: Mapping[str, virtual.Message],
         fail: Callable[[str], None],
+        settle: Callable[[], None],
     ) -> None:
         super().__init__(name="redisdelay-orphan-keeper", daemon=True)
         self._consumer = consumer
         self._unsettled = messages
         self._fail = fail
+        self._settle = settle
         self._is_end = Event()
         self._has_told = False
+        #: Whether the server was there at the latest try, and refused for a while.
+        self._is_refused = False
         self._lost_at = self._collected_at = monotonic()
 
     def start(self) -> None:
@@ -89,8 +96,15 @@ class OrphanKeeper(Thread):
             _at_work.discard(self)
 
     def end(self) -> None:
-        """Give back all held messages, because they cannot be acked any more, and stop."""
+        """Give back all held messages, because they cannot be acked any more, and stop. While the server
+        refuses, this is tried again, as long as the program is patient with its last acks."""
         self._is_end.set()
+
+    def wait(self, until: float) -> None:
+        """Wait for the end, at most *until* then, or as long as the program is patient with a server that
+        refuses; seconds of the monotonic clock."""
+        while self.is_alive() and monotonic() < (end_of_patience() if self._is_refused else until):
+            self.join(LOOK_EVERY)
 
     @property
     def _messages(self) -> dict[str, virtual.Message]:
@@ -108,7 +122,10 @@ class OrphanKeeper(Thread):
             in_touch_since = in_touch_since or monotonic()
             may_take = self._consumer.is_taking and monotonic() - in_touch_since < LATE_TAKE
             if holds_nothing and not may_take:
-                break
+                return
+        while self._is_refused and monotonic() < end_of_patience():
+            sleep(LOOK_EVERY)
+            self._try_to_give_back()
 
     def _look_again(self) -> None:
         for seconds in AGAIN:
@@ -124,8 +141,12 @@ class OrphanKeeper(Thread):
         failed. Whatever has failed is tried again: if this thread ended, the lease would be renewed for as
         long as the process lives, and nobody else would get what is held."""
         try:
-            return self._give_back()
+            holds_nothing = self._give_back()
+            self._is_refused = False
+            return holds_nothing
         except (RedisError, OSError) as exc:
+            refusal = refusal_of(exc)
+            self._is_refused = refusal is not None and refusal.is_for_a_while
             logger.debug("Cannot give messages of a lost connection back yet: %s", exc)
         except Exception:
             if not self._has_told:
@@ -135,6 +156,8 @@ class OrphanKeeper(Thread):
 
     def _give_back(self) -> bool:
         """Give back what is not in use. Returns whether nothing is held any more."""
+        # Before that: what was rejected must not be delivered again.
+        self._settle()
         if not self._is_end.is_set():
             self._collect()
             return self._consumer.give_back_all(keep=_in_use(self._messages))
@@ -159,7 +182,7 @@ def _end_all() -> None:
     for keeper in keepers:
         keeper.end()
     for keeper in keepers:
-        keeper.join(max(0.0, deadline - monotonic()))
+        keeper.wait(deadline)
 
 
 # They belong to the parent process.

@@ -21,20 +21,23 @@ class Routed(NamedTuple):
 
 
 class OutboxCall(NamedTuple):
-    """A call that publishes a message to *queue*.
+    """A call that publishes a message to *queue*. The connection that sends it may know nothing of the queue:
+    all that it needs is here.
 
     Attributes:
         routed: what is to be routed again if the bindings have changed, and the server did not run the call
             for that reason; ``None`` if it runs in any case.
         keyed: the message, if it has a key.
-        needs_room: whether the queue has a bound, and may refuse the message.
+        most: how many messages the queue may have, if it may refuse this one.
+        is_declared: whether the queue was declared over the connection that has routed the message.
     """
 
     queue: str
     call: Call
     routed: Routed | None = None
     keyed: KeyedMessage | None = None
-    needs_room: bool = False
+    most: int | None = None
+    is_declared: bool = False
 
 
 class Refused(NamedTuple):

@@ -28,7 +28,8 @@ from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
-from kombu_redisdelay.broker.unique import UNIQUE_HEADER, conflict_in, next_replacement, unique_of
+from kombu_redisdelay.broker.unique import UNIQUE_HEADER, next_replacement, unique_of
+from kombu_redisdelay.rpc_results import expires_ms
 from kombu_redisdelay.transport.block import block_for
 from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
@@ -118,8 +119,8 @@ class PublishingChannel(DeclaringChannel):
         if kind == "topic":
             queues = [queue for queue in queues if queue and queue != self.deadletter_queue]
         if self.connection.bounds.of and is_new_work(message):
-            names = [self._partition(queue, message) for queue in queues]
-            self._admit(Counter(name for name in names if name in self.connection.bounds.of))
+            names, bounds = [self._partition(queue, message) for queue in queues], self.connection.bounds.of
+            self._admit(Counter(name for name in names if name in bounds), bounds)
         put_into_each(queues, lambda queue: self._put(queue, message, _is_admitted=True, **kwargs))
 
     def _next_delivery_tag(self) -> PublishedTag:
@@ -178,26 +179,29 @@ class PublishingChannel(DeclaringChannel):
         queue = self._partition(queue, message)
         keyed = self._keyed(queue, message, bound, is_repeated=_is_repeated)
         call = self._call(queue, message, bound) if keyed is None else keyed.call()
-        needs_room = queue in self.connection.bounds.of and not _is_admitted and is_new_work(message)
+        connection, most = self.connection, None
+        if queue in connection.bounds.of and not _is_admitted and is_new_work(message):
+            most = connection.bounds.of[queue]
         if _publish_batch is not None:
-            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, needs_room))
+            is_declared = queue in connection.declared_queues
+            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, most, is_declared))
             return
-        if needs_room:
-            self._admit({queue: 1})
+        if most is not None:
+            self._admit({queue: 1}, {queue: most})
         reply = self._run(queue, call)
         if keyed is not None:
             reply = self._follow(keyed, reply)
         if not reply and routed is not None:
             self._publish_anew(routed)
 
-    def _admit(self, counts: Mapping[str, int]) -> None:
-        """Make sure that queues with a bound have room for so many messages.
+    def _admit(self, counts: Mapping[str, int], bounds: Mapping[str, int]) -> None:
+        """Make sure that queues with *bounds* have room for so many messages.
 
         Raises:
             QueueFull: one of them has not.
         """
         if counts:
-            self.connection.bounds.admit(counts, self._lengths)
+            self.connection.lengths.admit(counts, bounds, self._lengths)
 
     def _lengths(self, queues: Sequence[str]) -> list[int]:
         ready = ReadyLists(self.store)
@@ -211,9 +215,12 @@ class PublishingChannel(DeclaringChannel):
             return None
         step = self.priority(self._get_message_priority(message))
         id = message_id(message)
+        fate = wanted_fate(id)
+        if fate is not None:
+            fate.channel, fate.properties = self, message["properties"]
         keyed = KeyedMessage(
             *(self.store, queue, step, message, unique, bound, self._encode),
-            *(id, is_repeated, wanted_fate(id)),
+            *(id, is_repeated, fate),
         )
         keyed.check()
         return keyed
@@ -229,7 +236,7 @@ class PublishingChannel(DeclaringChannel):
         while (instead := next_replacement(reply)) is not None:
             reply = self._run(keyed.queue, keyed.call(instead))
         if reply:
-            tell(keyed.queue, keyed.message["headers"], keyed.id, conflict_in(reply), keyed.fate)
+            tell(keyed.queue, keyed.message["headers"], keyed.id, keyed.conflict_in(reply), keyed.fate)
         return reply
 
     def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:
@@ -241,13 +248,14 @@ class PublishingChannel(DeclaringChannel):
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
         calls, commands = list(outbox.calls), list(outbox.commands)
         outbox.clear()
-        self._admit(Counter(each.queue for _, each in calls if each.needs_room))
+        bounds = {each.queue: each.most for _, each in calls if each.most is not None}
+        self._admit(Counter(each.queue for _, each in calls if each.most is not None), bounds)
         replies: list[Any] = []
         if calls:
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] in SCHEDULING))
             replies = self.store.run_all([each.call for _, each in calls])
             self.connection.has_published = True
-            self.note_use(dict.fromkeys(each.queue for _, each in calls))
+            self.store.try_to_remember(*dict.fromkeys(each.queue for _, each in calls if each.is_declared))
             for index, (_, each) in enumerate(calls):
                 try:
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
@@ -322,7 +330,11 @@ class PublishingChannel(DeclaringChannel):
         step = self.priority(self._get_message_priority(message))
         payload = self._encode(with_own(message, deliverable_ms(when), published_key(message)))
         if when is None:
-            return self.store.put(queue, step, payload, bound=bound)
+            # Answers have it, and tasks, for which nothing is called here.
+            is_answer = "correlation_id" in message["properties"] and "task" not in (message["headers"] or ())
+            return self.store.put(
+                queue, step, payload, bound=bound, expires_ms=expires_ms() if is_answer else 0
+            )
         return self.store.schedule(queue, step, payload, when, message_id(message), conflict, bound)
 
     def _encode(self, message: Mapping[str, Any]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from json import JSONDecoder
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kombu.transport import virtual
 from kombu.utils.json import dumps, object_hook
@@ -26,7 +26,11 @@ from kombu_redisdelay.broker.message import (
     mark_delivery,
     message_id,
 )
-from kombu_redisdelay.broker.printable import in_a_line, printable
+from kombu_redisdelay.broker.printable import cut, in_a_line, printable
+from kombu_redisdelay.refusals import refusal_of
+
+#: What is to be moved: a delivery, and what is known of it.
+_Moving = TypeVar("_Moving", bound=tuple[Any, ...])
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +45,6 @@ ENCODINGS = frozenset(virtual.Channel.codecs)
 
 #: What the JSON of a body begins with. Base64 has none of these.
 _JSON_BEGINS = ("[", "{")
-
-#: The longest reason, in characters. A reason may quote a part of the entry, and the entry may be large.
-LONGEST_REASON = 200
 
 #: How many tasks a process remembers to have warned of, because their keys are wrong.
 MOST_WARNED = 1000
@@ -105,7 +106,11 @@ class Received(NamedTuple):
 
 
 def receive(
-    deliveries: Iterable[Delivery], now_ms: float, consumer: Consumer, message_of: MessageOf
+    deliveries: Iterable[Delivery],
+    now_ms: float,
+    consumer: Consumer,
+    message_of: MessageOf,
+    in_time: Callable[[Callable[[], object]], object],
 ) -> list[Received]:
     """Return those of *deliveries* that can be delivered.
 
@@ -117,6 +122,8 @@ def receive(
         now_ms: the server's time when they were taken, ms since the epoch.
         consumer: the consumer that has taken them.
         message_of: makes a message from a decoded payload.
+        in_time: calls a function that settles messages. If the server refuses for a while, it calls it again
+            later, or raises ``ResponseError``.
     """
     received: list[Received] = []
     early: list[tuple[Delivery, str, float]] = []
@@ -128,36 +135,65 @@ def receive(
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
-            malformed.append((delivery, printable(str(exc)[:LONGEST_REASON])))
+            malformed.append((delivery, printable(cut(str(exc)))))
         except Exception as exc:
             # An unforeseen error. The other messages of this take must be delivered.
             logger.exception("An entry of queue %r cannot be read", delivery.queue)
             malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
     if early:
-        for (delivery, _, _), reply in zip(early, consumer.park(early), strict=True):
-            _report_failure(delivery, reply)
+        _move(early, consumer.park, in_time, lambda *_: None)
     if malformed:
-        replies = consumer.dead_letter(malformed)
-        for (delivery, reason), reply in zip(malformed, replies, strict=True):
-            if not _report_failure(delivery, reply):
-                logger.error(
-                    "Moved an entry of queue %r that is not a message to the dead letters: %s",
-                    delivery.queue,
-                    reason,
-                )
+        _move(malformed, consumer.dead_letter, in_time, _tell_of_malformed)
     return received
 
 
-def _report_failure(delivery: Delivery, reply: object) -> bool:
-    """Log an error if an entry could not be moved. Returns whether there was an error."""
-    if not isinstance(reply, ResponseError):
-        return False
+def _move(
+    some: Sequence[_Moving],
+    move: Callable[[Sequence[_Moving]], Sequence[object]],
+    in_time: Callable[[Callable[[], object]], object],
+    tell: Callable[..., object],
+) -> None:
+    """Move *some* messages, in one round trip.
+
+    Arguments:
+        move: moves them. Returns a reply for each.
+        tell: called with each that was moved.
+    """
+    left = list(some)
+
+    def try_to_move() -> None:
+        refused: dict[int, ResponseError] = {}
+        for index, reply in enumerate(move(left)):
+            if not isinstance(reply, ResponseError):
+                tell(*left[index])
+            elif (refusal := refusal_of(reply)) is not None and refusal.is_for_a_while:
+                refused[index] = reply
+            else:
+                _report_failure(left[index][0], reply)
+        left[:] = [left[index] for index in refused]
+        for error in refused.values():
+            raise error
+
+    try:
+        in_time(try_to_move)
+    except ResponseError as exc:
+        for delivery, *_ in left:
+            _report_failure(delivery, exc)
+
+
+def _tell_of_malformed(delivery: Delivery, reason: str) -> None:
+    logger.error(
+        "Moved an entry of queue %r that is not a message to the dead letters: %s", delivery.queue, reason
+    )
+
+
+def _report_failure(delivery: Delivery, error: ResponseError) -> None:
+    """Log that an entry could not be moved."""
     # Nothing is raised here: other messages were taken together with this entry, and must be delivered. The
     # entry stays unacked, so it is neither lost nor taken again and again. When this consumer ends, another
     # one will try.
-    what = printable(str(reply))
+    what = printable(str(error))
     logger.error("Could not move an entry of queue %r to where it belongs: %s", delivery.queue, what)
-    return True
 
 
 def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageOf) -> Received:
@@ -189,7 +225,7 @@ def _warn_of_key(headers: dict[str, Any], queue: str) -> None:
         fair_key_of(headers)
     except Exception as exc:
         # Foreign headers may make it raise any exception.
-        about = queue, str(headers.get("task"))[:LONGEST_REASON]
+        about = queue, cut(str(headers.get("task")))
         if about in _warned:
             return
         if len(_warned) >= MOST_WARNED:
@@ -232,7 +268,7 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
     try:
         _decode(data)
     except MalformedMessage as exc:
-        reason = printable(str(exc)[:LONGEST_REASON])
+        reason = printable(cut(str(exc)))
         logger.error(
             "Dropped what came over the PUB/SUB channel %r and is not a message: %s", channel_name, reason
         )

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from random import uniform
 from threading import local
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.printable import in_a_line
@@ -39,25 +40,47 @@ UNKNOWN_FOR = 60.0
 #: Seconds between two looks whether the worker is to stop.
 LOOK_EVERY = 0.2
 
-#: Brokers that have answered this process, and whether that was a wait or a take. They know its user.
-_have_served: set[tuple[Hashable, bool]] = set()
+
+class Asked(Enum):
+    """What a worker asks a server for all the time, each with permissions of its own."""
+
+    TAKE = "take"
+    WAIT = "wait"
+    #: To hear of what is published to fanout exchanges.
+    LISTEN = "listen"
+
+
+#: Brokers that have answered this process, and what it had asked. They know its user.
+_have_served: set[tuple[Hashable, Asked]] = set()
 
 _here = local()
 
 
-def served(broker: Hashable, *, wait: bool = False) -> None:
-    """Note that *broker* has answered a take, or a *wait* for messages."""
-    _have_served.add((broker, wait))
+class NeverServed(NoPermissionError):
+    """A server refuses what it has never done for this process."""
 
 
-def may_wait(refusal: Refusal | None, broker: Hashable, *, wait: bool = False) -> bool:
+def served(broker: Hashable, asked: Asked = Asked.TAKE) -> None:
+    """Note that *broker* has answered this."""
+    _have_served.add((broker, asked))
+
+
+def may_wait(refusal: Refusal | None, broker: Hashable, asked: Asked = Asked.TAKE) -> bool:
     """Whether a worker waits for a server that refuses in this way. It also waits if no row is known, but not
     for ever."""
     if refusal is None:
         return True
     if refusal.then is Then.SLOT_RESTS or not refusal.is_for_a_while:
         return False
-    return not refusal.once_served or (broker, wait) in _have_served
+    return not refusal.once_served or (broker, asked) in _have_served
+
+
+def may_connect_again(refusal: Refusal, broker: Hashable) -> bool:
+    """The same, for what is refused to a worker while it connects or starts. It takes before it listens, and
+    a busy one may never wait."""
+    return may_wait(refusal, broker) and any(
+        may_wait(refusal, broker, asked) for asked in (Asked.WAIT, Asked.LISTEN)
+    )
 
 
 #: Seconds that a program which ends waits for servers that refuse its last acks, for all of them together.
@@ -77,7 +100,7 @@ def patiently(settle: Callable[[], object]) -> None:
             settle()
         except ResponseError as exc:
             refusal = refusal_of(exc)
-            if refusal is None or refusal.then is not Then.ASKS_AGAIN or monotonic() >= _end_of_patience():
+            if refusal is None or refusal.then is not Then.ASKS_AGAIN or monotonic() >= end_of_patience():
                 raise
             sleep(LOOK_EVERY)
         else:
@@ -85,7 +108,7 @@ def patiently(settle: Callable[[], object]) -> None:
 
 
 @cache
-def _end_of_patience() -> float:
+def end_of_patience() -> float:
     """When the patience of this process ends: it begins with the first refusal."""
     return monotonic() + END_PATIENCE
 
@@ -164,10 +187,13 @@ class Refused:
             Seconds until it should be made again.
 
         Raises:
+            NeverServed: this process never had the permission.
             ResponseError: *error*, because waiting does not help.
         """
         refusal = refusal_of(error)
-        if not may_wait(refusal, self._broker, wait=call.is_wait):
+        if not may_wait(refusal, self._broker, Asked.WAIT if call.is_wait else Asked.TAKE):
+            if refusal is not None and refusal.once_served:
+                raise NeverServed(str(error)) from error
             raise error
         wait = self._waits.get(call)
         if wait is None:
@@ -198,7 +224,7 @@ def reason_of(refusal: Refusal | None) -> str:
 
 def told(call: Call, error: RedisError, refusal: Refusal | None) -> str:
     """What a person is told of a refusal, in a line."""
-    said = in_a_line(error).rstrip(".")
+    said = in_a_line(error)
     hint = f" ({refusal.hint})" if refusal and refusal.hint not in said else ""
     return f"{call.what}{hint}: {said}"
 

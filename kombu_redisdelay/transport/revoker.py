@@ -22,6 +22,7 @@ from kombu_redisdelay.broker.message import stored_id
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.withdrawal import Withdrawal
+from kombu_redisdelay.rpc_results import who_waits
 from kombu_redisdelay.transport.receive import message_in_schedule
 
 logger = logging.getLogger(__name__)
@@ -177,6 +178,7 @@ def _announce(state: Any, message: virtual.Message) -> None:
         if request.revoked():
             return
     # The worker does not know the task, or has been told to revoke so many that it has forgotten this one.
-    app.backend.mark_as_revoked(headers["id"], "revoked", request=Context(headers))
+    request = Context(headers, **who_waits(message.properties))
+    app.backend.mark_as_revoked(headers["id"], "revoked", request=request)
     task_name, id = printable(str(headers["task"])), printable(str(headers["id"]))
     logger.info("Discarding revoked task: %s[%s]", task_name, id)

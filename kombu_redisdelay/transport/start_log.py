@@ -37,10 +37,21 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
             "workers of redis:// need it.",
             f"{timeout:g}",
         )
-    settings = sender.app.conf
-    reduces = settings.worker_enable_prefetch_count_reduction and settings.worker_prefetch_multiplier
+    # The command line may have set another multiplier than the settings.
+    reduces = sender.app.conf.worker_enable_prefetch_count_reduction and sender.prefetch_multiplier
     if reduces and getattr(sender.pool, "is_green", False):
         logger.warning(
             "After a lost connection, Celery lowers the prefetch count of this worker, and with gevent and "
             "eventlet it never raises it to what it was. Set worker_enable_prefetch_count_reduction = False.",
         )
+    elif reduces == 1 and _scales(sender):
+        logger.warning(
+            "After a lost connection, Celery lowers the prefetch count of this worker. With --autoscale and "
+            "worker_prefetch_multiplier = 1, its pool may never grow again. Set "
+            "worker_enable_prefetch_count_reduction = False.",
+        )
+
+
+def _scales(sender: Any) -> bool:
+    """Whether the pool of a worker grows and shrinks with its work."""
+    return getattr(getattr(sender, "controller", None), "autoscaler", None) is not None

@@ -19,6 +19,7 @@ from typing import Any
 
 from kombu.common import ignore_errors
 
+from kombu_redisdelay.broker.server.connections import begin_end
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.pools import make_room
@@ -51,6 +52,7 @@ class Stop:
         if self._door.is_shut:
             return
         self._door.shut()
+        begin_end()
         make_room(self._consumer.pool)
         if self._consumer.connection is not None:
             self._consumer.connection.transport.cycle.deliver_nothing_more()

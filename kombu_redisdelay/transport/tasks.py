@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.broker.printable import LONGEST_FAILURE, in_a_line
+from kombu_redisdelay.broker.printable import cut, in_a_line
 
 _Copied = TypeVar("_Copied")
 
@@ -112,7 +112,7 @@ def is_end_of_greenlet(error: BaseException) -> bool:
 def name_of(message: virtual.Message) -> str:
     """``task[id]``, as Celery's log has it; empty if *message* has no id."""
     id, task = message.headers.get("id"), message.headers.get("task")
-    return f"{task or ''}[{id}]"[:LONGEST_FAILURE] if id else ""
+    return cut(f"{task or ''}[{id}]") if id else ""
 
 
 def worker_name() -> str:

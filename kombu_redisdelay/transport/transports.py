@@ -111,7 +111,7 @@ class Transport(redis.Transport):
         self.declared_queues: set[str] = set()
         options = client.transport_options
         where = (_broker(client), *(str(options.get(name)) for name in ("master_name", "global_keyprefix")))
-        self.bounds = Bounds(lengths_of(where))
+        self.bounds, self.lengths = Bounds(), lengths_of(where)
         self.declared = declared_at((*where, options.get("sep")))
 
     def create_channel(self, connection: Any) -> Any:

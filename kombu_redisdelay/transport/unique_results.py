@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import current_app, states
 from celery.app.task import Context
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from celery.utils.dispatch import Signal
+from kombu.messaging import Producer
 
 from kombu_redisdelay.broker.unique import DROPPED, UNIQUE_HEADER, Conflict
 from kombu_redisdelay.public import public
+from kombu_redisdelay.rpc_results import is_rpc, publish, who_waits
+
+if TYPE_CHECKING:
+    from kombu_redisdelay.transport.fates import Fate
 
 logger = logging.getLogger(__name__)
 
@@ -68,20 +73,52 @@ def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict) -> None:
     )
 
 
-def end_as_revoked(backend: Any, id: str, conflict: Conflict) -> None:
-    """Store for the task with this *id* that it will never run: it was dropped, or it runs under the id of
-    the task that it has replaced."""
-    if id == conflict.holder:
+def end(fate: Fate, backend: Any, monitored: Any) -> None:
+    """Tell that no task will run under the id of *fate*, if that is so: it was dropped, or it runs under the
+    id of the task that it has replaced.
+
+    Arguments:
+        backend: where its result is waited for; ``None`` if nobody knows its id.
+        monitored: the app if it tells monitors of each task that is sent, else ``None``.
+    """
+    conflict = fate.conflict
+    if conflict is None or not fate.has_ended:
         return
     reason = TaskRevokedError(f"{conflict.outcome}: task {conflict.holder} has the same key")
     try:
-        backend.mark_as_failure(id, reason, request=Context(id=id), state=states.REVOKED)
+        if backend is not None:
+            _end_as_revoked(backend, fate, reason)
+        if monitored is not None:
+            _send_last_event(monitored, fate)
     except Exception:
-        # The task is where it should be; only its result cannot be stored.
-        logger.warning("Could not store that task %s was %s", id, conflict.outcome, exc_info=True)
+        # The task is where it should be. Only its result cannot be stored, or its event cannot be sent.
+        logger.warning("Could not store that task %s was %s", fate.id, conflict.outcome, exc_info=True)
 
 
-def end_by_hand(id: str, conflict: Conflict | None) -> None:
-    """The same for a task that was sent without its class, unless a queue has accepted it."""
-    if conflict is not None:
-        end_as_revoked(current_app.backend, id, conflict)
+def _end_as_revoked(backend: Any, fate: Fate, reason: Exception) -> None:
+    request = Context(id=fate.id, **who_waits(fate.properties))
+    if is_rpc(backend):
+        publish(fate.channel, backend, reason, states.REVOKED, request)
+    else:
+        backend.mark_as_failure(fate.id, reason, request=request, state=states.REVOKED)
+
+
+def _send_last_event(app: Any, fate: Fate) -> None:
+    """Celery tells monitors of each task that was sent. They wait for its end."""
+    # The events that Celery sends of what it publishes have this dispatcher, too.
+    app.amqp._event_dispatcher.publish(
+        "task-revoked",
+        {"uuid": fate.id, "terminated": False, "signum": None, "expired": False},
+        Producer(fate.channel, auto_declare=False),
+    )
+
+
+def end_by_hand(is_ignored: bool, fate: Fate) -> None:
+    """The same for a task that was sent without its class.
+
+    Arguments:
+        is_ignored: whether nobody waits for its result.
+    """
+    if fate.has_ended:
+        is_monitored = current_app.conf.task_send_sent_event
+        end(fate, None if is_ignored else current_app.backend, current_app if is_monitored else None)

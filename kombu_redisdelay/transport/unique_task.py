@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,9 +21,12 @@ from kombu_redisdelay.broker.unique import (
     check_key,
 )
 from kombu_redisdelay.public import public
+from kombu_redisdelay.rpc_results import is_rpc
 from kombu_redisdelay.transport.fates import Fate, Noting
 from kombu_redisdelay.transport.unique_declaration import fault_of, refuse_in_workers
-from kombu_redisdelay.transport.unique_results import UniqueResult, end_as_revoked
+from kombu_redisdelay.transport.unique_results import UniqueResult, end
+
+logger = logging.getLogger(__name__)
 
 #: Options of Celery that make another task depend on this one.
 _COUNTED_ON = ("chord", "chain")
@@ -116,6 +120,24 @@ class Unique(Task):  # type: ignore[misc]
         # Celery looks at the setting once, too.
         amqp = self.app.amqp
         return bool(amqp.create_task_message == amqp.as_task_v1)
+
+    @cached_property
+    def _is_monitored(self) -> bool:
+        return bool(self.app.conf.task_send_sent_event)
+
+    @cached_property
+    def _has_shared_results(self) -> bool:
+        """Whether any caller can get the result of the task, if one can. The log says once that it is not
+        so."""
+        has_shared = self.ignore_result or not is_rpc(self.backend)
+        if not has_shared:
+            logger.warning(
+                "Task %s has a unique key, and its results are in rpc://. There, a result comes only to the "
+                "process that has published the message: who was dropped, or has replaced another one, waits "
+                "for ever unless that was the same process. Use a result backend that all share.",
+                self.name,
+            )
+        return has_shared
 
     @cached_property
     def _signature(self) -> inspect.Signature:
@@ -213,6 +235,8 @@ class Unique(Task):  # type: ignore[misc]
                 headers.setdefault(WHILE_HEADER, self.unique_while)
             if self.unique_at_most is not None:
                 headers.setdefault(AT_MOST_HEADER, self.unique_at_most)
+            # To look is to warn.
+            _ = self._has_shared_results
         id = task_id or uuid()
         fate = Fate(id)
         with Noting(fate):
@@ -222,12 +246,12 @@ class Unique(Task):  # type: ignore[misc]
             return result
         is_known = task_id is not None or bool(options.get("group_id"))
 
-        def learn(conflict: Any) -> None:
-            if conflict is None:
-                return
-            result._learn(conflict)
-            if is_known and not self.ignore_result:
-                end_as_revoked(self.backend, id, conflict)
+        def learn(fate: Fate) -> None:
+            result._learn(fate.conflict)
+            is_waited_for = is_known and not self.ignore_result
+            if is_waited_for or self._is_monitored:
+                backend = self.backend if is_waited_for else None
+                end(fate, backend, self.app if self._is_monitored else None)
 
         fate.learned = learn
         fate.tell()

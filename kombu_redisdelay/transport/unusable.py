@@ -18,7 +18,7 @@ from functools import wraps
 from time import monotonic
 from typing import Any
 
-from kombu_redisdelay.broker.printable import LONGEST_FAILURE, in_a_line, printable
+from kombu_redisdelay.broker.printable import cut, in_a_line, printable
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import unknown_for
 
@@ -77,7 +77,7 @@ def _leaves_to_others(original: Callable[..., Any]) -> Callable[..., Any]:
         if wait is None:
             return original(self, body, message, exc)
         name = str(exc.args[0])
-        task = printable(name[:LONGEST_FAILURE])
+        task = printable(cut(name))
         if unknown_for(message) >= wait:
             reason = f"no worker knows the task {task}"
             return _dead_letter(qos, message, reason, original, self, body, message, exc)

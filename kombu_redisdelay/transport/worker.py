@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.errors import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.failures import consumes_over, end_returned, keep_failures, keep_unended
@@ -27,7 +28,7 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pool_load import watch_pool
 from kombu_redisdelay.transport.pools import cancelling, forget_nothing
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
-from kombu_redisdelay.transport.refused import UnknownError, as_worker, may_wait
+from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
 from kombu_redisdelay.transport.stopping import Stop
 from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
@@ -52,6 +53,7 @@ def outlive_failures() -> None:
         consumer.Blueprint.start = _refused(consumer.Blueprint.start)
         lost = consumer.on_connection_error_after_connected
         consumer.on_connection_error_after_connected = _dropping_events(lost)
+        consumer.on_close = _emptying_timers(consumer.on_close)
         from celery.worker.heartbeat import Heart
         from celery.worker.request import Request
 
@@ -59,6 +61,7 @@ def outlive_failures() -> None:
 
         keep_failures(Request)
         learn_outcomes(Request)
+        let_results_expire()
         # Outside of that, because it decides what comes back.
         Request.on_failure = _requeuing(Request.on_failure)
         Request.cancel = cancelling(Request.cancel)
@@ -122,21 +125,25 @@ def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
     def extended(self: Any, consumer: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return start(self, consumer, *args, **kwargs)
-        except ResponseError as exc:
+        except (ResponseError, OperationalError) as exc:
+            # kombu puts an error of its own around that of a publish.
+            error = exc if isinstance(exc, ResponseError) else exc.__cause__
             transport = getattr(consumer.connection, "transport", None)
-            refusal, broker = refusal_of(exc), getattr(transport, "broker", None)
-            if broker is None or (refusal is not None and refusal.then is Then.RAISES):
+            broker = getattr(transport, "broker", None)
+            if not isinstance(error, ResponseError) or broker is None:
+                raise
+            refusal = refusal_of(error)
+            if refusal is not None and refusal.then is Then.RAISES:
                 raise
             if refusal is None:
-                if _unknown.has_lasted(exc):
+                if _unknown.has_lasted(error):
                     raise
-                raise Refuses(f"Redis refuses: {exc}") from None
-            if not (may_wait(refusal, broker) and may_wait(refusal, broker, wait=True)):
-                logger.critical(
-                    "Redis refuses this worker, which ends: %s (%s)", in_a_line(exc), refusal.hint
-                )
+                raise Refuses(f"Redis refuses: {error}") from None
+            if isinstance(error, NeverServed) or not may_connect_again(refusal, broker):
+                said = in_a_line(error.__cause__ or error)
+                logger.critical("Redis refuses this worker, which ends: %s (%s)", said, refusal.hint)
                 raise WorkerShutdown(1) from exc
-            raise Refuses(f"Redis refuses ({refusal.hint}): {exc}", refusal) from None
+            raise Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal) from None
 
     return extended
 
@@ -152,6 +159,27 @@ def _dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
         if connection is not None and hasattr(connection.transport, "is_workers"):
             connection.collect()
         return on_lost(self, *args, **kwargs)
+
+    return extended
+
+
+def _emptying_timers(on_close: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Consumer.on_close``, which forgets what was received over a lost connection, and
+    cancels the timers of tasks with an ETA. Celery 5.7 has a list of all timers, with the cancelled ones,
+    until the next connection is lost. A timer has the request of its task, and so the message, which would
+    count as in use as long."""
+    # This runs in a Celery worker only.
+    from celery.worker import state
+
+    @wraps(on_close)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Without an event loop, timers have threads or greenlets of their own, and are in no list.
+        scheduled = list(getattr(state, "scheduled_requests", ())) if self.hub is not None else []
+        result = on_close(self, *args, **kwargs)
+        for timer in (request._eta_timer_entry for request in scheduled):
+            if timer is not None:
+                timer.args = ()
+        return result
 
     return extended
 

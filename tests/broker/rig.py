@@ -231,7 +231,7 @@ class Rig:
             text = text_with_due_and_key(text, 1, unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
             call = self.store.publish_unique(
-                *(queue, step, text, when, as_id, unique),
+                *(queue, step, text, when, id, unique),
                 instead_of=instead.name,
                 is_continued=is_continued,
                 **how,

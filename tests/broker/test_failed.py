@@ -81,6 +81,13 @@ class TestWhatIsKept:
         found = FailedTasks(rig.store).find_all(["other", "q"], ["2", "1"])
         assert [task.name for task in found] == [b"1", b"1\x1f8"]
 
+    def test_a_copy_is_written_once_also_if_the_one_that_had_its_id_is_dropped_for_it(self, rig: Rig) -> None:
+        me, text = rig.consumer(options=Options(keep_failed={"count": 2})), f"3:{payload('1')}"
+        for id, tag in (("1", "7"), ("2", "8"), ("1", "9"), ("1", "9")):
+            rig.database.tick()
+            rig.fail(me, "q", tag, a_failure(id), copy=text)
+        assert {task.name for task in rig.failed("q")} == {b"2", b"1\x1f9"}
+
     def test_a_copy_is_not_sent_again_after_it_was_confirmed(self, rig: Rig) -> None:
         me = rig.consumer()
         rig.put("q", payload("held"))

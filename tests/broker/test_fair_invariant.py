@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -27,7 +27,7 @@ from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig, a_failure, park, take_out, taken
 from tests.broker.test_mover import look, mover_of
-from tests.search import may_search_for_long, run_machine
+from tests.search import may_search_for_long, replay, run_machine
 
 STEPS = (0, 6)
 UNIT_MS = 1_000_000
@@ -164,17 +164,18 @@ class FairMachine(RuleBasedStateMachine):
         consumer = self.consumers[which]
         deliveries = taken(consumer, "q", limit=limit, no_ack=() if acked else ("q",))
         is_fair = self.fair.states(["q"]) == [ON]
-        for delivery in deliveries:
-            run = Run(consumer, delivery, id_of(delivery.payload), key_of(delivery.payload).key)
+        runs = [Run(consumer, each, id_of(each.payload), key_of(each.payload).key) for each in deliveries]
+        # Before anything is said of them: the end has to know what is held.
+        if acked:
+            self.runs += runs
+        else:
+            self.early += runs
+            self.there -= {run.id for run in runs}
+        for run in runs:
             assert run.key == self.keys[run.id], "it has lost its key"
             self.follows_order(run)
             if is_fair:
                 self.counts_against(run)
-            if acked:
-                self.runs.append(run)
-            else:
-                self.early.append(run)
-                self.there.remove(run.id)
         if acked and is_fair:
             self.no_limit_is_exceeded({key_of(delivery.payload).key for delivery in deliveries})
         if is_fair:
@@ -195,9 +196,21 @@ class FairMachine(RuleBasedStateMachine):
         own, allowed = self.own[run.key], self.allowed(run.key)
         assert not own.is_paused
         if allowed.interval:
-            own.tat = min(max(own.tat, self.now), self.now + allowed.burst * allowed.interval)
+            own.tat = self.used_until(run.key)
             assert own.tat - (allowed.burst - 1) * allowed.interval <= self.now, "faster than its rate"
             own.tat += allowed.interval
+
+    def gives_back_what_its_rate_allowed(self, run: Run) -> None:
+        """Its task is not known to the worker, and is not run."""
+        allowed = self.allowed(run.key)
+        if allowed.interval and self.fair.states(["q"]) == [ON]:
+            self.own[run.key].tat = max(self.now, self.used_until(run.key) - allowed.interval)
+
+    def used_until(self, key: str) -> int:
+        """When as much may be taken at once as its burst says."""
+        tat, allowed = self.own[key].tat, self.allowed(key)
+        assert allowed.interval
+        return min(max(tat, self.now), self.now + allowed.burst * allowed.interval)
 
     def no_limit_is_exceeded(self, some: set[str]) -> None:
         held = Counter(run.key for run in self.runs)
@@ -268,6 +281,7 @@ class FairMachine(RuleBasedStateMachine):
         elif how == "unknown":
             consumer.leave_to_others("q", tag, run.id, "task")
             consumer.confirm_acks()
+            self.gives_back_what_its_rate_allowed(run)
         else:
             assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)
 
@@ -530,6 +544,28 @@ class FairMachine(RuleBasedStateMachine):
 @pytest.mark.in_all_orders
 def test_each_message_is_in_one_place_and_no_limit_is_exceeded(database: Database) -> None:
     usual = 60 if isinstance(database, FakeDatabase) else 30
-    # The examples of the name alone find "faster than its rate", and a message that never runs: both are
-    # open.
-    run_machine(FairMachine, usual, name=f"{database.name}, 2", database=database)
+    run_machine(FairMachine, usual, name=database.name, database=database)
+
+
+def a_third_follows_one_that_is_not_known(state: FairMachine) -> None:
+    state.begin(is_fair=True, concurrency=None)
+    state.limit_key(burst=2, concurrency=None, interval=2, key="b")
+    state.give_back(how="returned", key="b", which=0)
+    state.give_back(how="unknown", key="b", which=0)
+    state.give_back(how="returned", key="b", which=0)
+
+
+def one_that_was_lost_is_not_known(state: FairMachine) -> None:
+    state.begin(is_fair=True, concurrency=None)
+    state.limit(burst=2, concurrency=None, interval=2)
+    state.lose_lease(key="é}:{ 1", which=0)
+    state.give_back(how="unknown", key="é}:{ 1", which=576)
+    state.task_fails(key="é}:{ 1", which=604)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [a_third_follows_one_that_is_not_known, one_that_was_lost_is_not_known],
+)
+def test_what_has_failed_once(database: Database, steps: Callable[[FairMachine], None]) -> None:
+    replay(steps, FairMachine, database=database)

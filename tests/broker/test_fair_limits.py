@@ -238,6 +238,39 @@ class TestLimits:
             assert other.take(Request(("q",), 1)).due == {}
             assert takes_of(other, ["q"]).look().due == {}
 
+    @pytest.mark.parametrize(
+        ("limits", "left"),
+        [(KeyLimits(), {b"fair"}), (KeyLimits(concurrency=2), {b"fair", b"key_concurrency"})],
+    )
+    @pytest.mark.parametrize("is_own", [False, True])
+    def test_nobody_watches_a_rate_that_has_ended(
+        self, rig: Rig, fair: FairQueues, limits: KeyLimits, left: set[bytes], is_own: bool
+    ) -> None:
+        rate = KeyLimits(interval_us=HOUR * 1000.0, burst=1)
+        if is_own:
+            fair.limit_key("q", "a", rate)
+        else:
+            fair.limit(["q"], rate)
+        publish(rig, "a", *numbered("a", 2))
+        me, control = rig.consumer(), rig.store.keys("q").limits
+        for _ in range(2):
+            me.take(Request(("q",), 1))
+        assert rig.client.hexists(control, "key_watcher")
+        fair.limit_key("q", "a", KeyLimits())
+        fair.limit(["q"], limits)
+        assert set(rig.client.hkeys(control)) == left
+
+    def test_nobody_watches_when_the_queue_is_plain(self, rig: Rig, fair: FairQueues) -> None:
+        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        publish(rig, "a", *numbered("a", 2))
+        me, control = rig.consumer(), rig.store.keys("q").limits
+        for _ in range(2):
+            me.take(Request(("q",), 1))
+        assert rig.client.hexists(control, "key_watcher")
+        fair.switch_off(["q"])
+        taken(me, "q")
+        assert set(rig.client.hkeys(control)) == {b"key_interval_us", b"key_burst"}
+
     def test_a_watcher_that_has_messages_wakes_another_one(self, rig: Rig, fair: FairQueues) -> None:
         fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))

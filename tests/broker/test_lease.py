@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from time import monotonic, sleep
 
@@ -169,6 +170,21 @@ def test_goes_on_after_an_error_and_says_both_once(
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert caplog.messages[0].startswith("Could not renew the lease of this consumer")
     assert caplog.messages[1] == "The lease of this consumer is renewed again."
+
+
+def test_what_is_told_late_says_when_it_was(rig: Rig, lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller was busy meanwhile, and by now something else may be wrong."""
+    rig.client.set(KEY, "of the wrong type")
+    lease.cover(QUEUE)
+    wait_until(lambda: lease.served_since == float("inf"), 20, "it is not renewed")
+    rig.client.delete(KEY)
+    wait_until(lambda: lease.served_since != float("inf"), 20, "it is renewed again")
+    lease.tell()
+    lease.tell()
+    [told] = caplog.messages
+    assert re.match(
+        r"Could not renew the lease of this consumer for [\d.]+ s, until [\d.]+ s ago: .*WRONGTYPE", told
+    )
 
 
 def test_a_lease_whose_key_has_vanished_has_not_ended(rig: Rig, long_lease: Lease) -> None:

@@ -205,6 +205,16 @@ class TestRate:
         assert rig.tokens("q") == 1
         assert rig.consumer("other").take(Request(["q"], 1)).due["q"] == pytest.approx(1800, abs=5)
 
+    def test_nobody_watches_a_rate_that_has_ended(self, rig: Rig) -> None:
+        put(rig, 2)
+        limit(rig, interval_us=HOUR_US, concurrency=2)
+        for name in ("busy", "watcher"):
+            taken(rig.consumer(name), "q", limit=1)
+        control = rig.store.keys("q").limits
+        assert rig.client.hexists(control, "watcher")
+        limit(rig, concurrency=2)
+        assert set(rig.client.hkeys(control)) == {b"concurrency", b"held_back"}
+
     @pytest.mark.parametrize("how", ["full", "busy", "gone"])
     def test_a_watcher_that_has_something_else_to_do_wakes_another_one(self, rig: Rig, how: str) -> None:
         put(rig, 2)

@@ -7,17 +7,14 @@ from typing import ClassVar
 from redis import Redis
 
 from tests.chaos.schedule import OF_CONNECTIONS, Harm
-from tests.chaos.site import Course, Site
+from tests.chaos.site import Course, Servers, Site
 from tools.harness.proxy import HOST, Proxy
 from tools.harness.redis_server import RedisServer
 
 
-class Single(Site):
-    """It loses nothing when it is killed."""
+class OneServer(Servers):
+    """A server, and a proxy in front of it."""
 
-    others: ClassVar = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL, Harm.RESTART, *OF_CONNECTIONS)
-    shared: ClassVar = ()
-    all_proxied: ClassVar = False
     _proxy: Proxy
     _server: RedisServer
 
@@ -29,12 +26,24 @@ class Single(Site):
     def proxies(self) -> list[Proxy]:
         return [self._proxy]
 
+    def client(self) -> Redis:
+        return self._server.client()
+
+    def _start_it(self, server: RedisServer) -> None:
+        self._server = self._exit.enter_context(server)
+        self._proxy = self._exit.enter_context(Proxy(server.port))
+
+
+class Single(Site, OneServer):
+    """It loses nothing when it is killed."""
+
+    others: ClassVar = (Harm.TERMINATE, Harm.STOP, Harm.CLIENT_KILL, Harm.RESTART, *OF_CONNECTIONS)
+    shared: ClassVar = ()
+    all_proxied: ClassVar = False
+
     def url(self, scheme: str, *, proxied: bool = False) -> str:
         port = self._proxy.port if proxied else self._server.port
         return f"{scheme}://{HOST}:{port}/0"
-
-    def client(self) -> Redis:
-        return self._server.client()
 
     def befall(self, harm: Harm, pick: float) -> Course:
         if harm is not Harm.RESTART:
@@ -45,6 +54,4 @@ class Single(Site):
         return Course(forgetful_until=0)
 
     def _start(self) -> None:
-        server = RedisServer(appendonly=True, args=("--appendfsync", "always"))
-        self._server = self._exit.enter_context(server)
-        self._proxy = self._exit.enter_context(Proxy(self._server.port))
+        self._start_it(RedisServer(appendonly=True, args=("--appendfsync", "always")))

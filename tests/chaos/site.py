@@ -33,8 +33,31 @@ class Course:
     served: float | None = None
 
 
-class Site(Assembly):
-    """The servers, from the ``with`` block's beginning to its end.
+class Servers(Assembly):
+    """Servers, and the proxies in front of them, from the ``with`` block's beginning to its end."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The transport options that workers and producers need here."""
+        return {}
+
+    @property
+    @abstractmethod
+    def servers(self) -> list[RedisServer]:
+        """Those that clients may be connected to, and that can answer."""
+
+    @property
+    @abstractmethod
+    def proxies(self) -> list[Proxy]:
+        """Those in front of servers that serve clients just now."""
+
+    @abstractmethod
+    def client(self) -> Redis | RedisCluster:
+        """A client that sees all keys."""
+
+
+class Site(Servers):
+    """The servers of a run, and what befalls them.
 
     Attributes:
         others: the kinds of harm that come beside the kills of workers, whatever happens to the servers.
@@ -60,32 +83,13 @@ class Site(Assembly):
         self.queues = queues
 
     @property
-    def options(self) -> Mapping[str, Any]:
-        """The transport options that workers and producers need here."""
-        return {}
-
-    @property
     def publishing(self) -> Mapping[str, Any]:
         """The transport options that producers have beside these."""
         return {}
 
-    @property
-    @abstractmethod
-    def servers(self) -> list[RedisServer]:
-        """Those that clients may be connected to, and that can answer."""
-
-    @property
-    @abstractmethod
-    def proxies(self) -> list[Proxy]:
-        """Those in front of servers that serve clients just now."""
-
     @abstractmethod
     def url(self, scheme: str, *, proxied: bool = False) -> str:
         """The URL for a transport. *proxied* is heard unless all are."""
-
-    @abstractmethod
-    def client(self) -> Redis | RedisCluster:
-        """A client that sees all keys."""
 
     @abstractmethod
     def befall(self, harm: Harm, pick: float) -> Course:

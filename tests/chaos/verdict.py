@@ -17,7 +17,7 @@ from tests.chaos.schedule import FAILOVERS, Harm
 #: memory of a worker that went on, or at the end of the queue.
 AFTERMATH_LEASES = 4.0
 #: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
-#: primary had not yet told its replicas.
+#: primary had not yet told its replicas. An ack that was refused is sent again within this time.
 IN_FLIGHT = 1.0
 #: A worker that stops or gets out of reach keeps its messages for this part of the lease at least: it renews
 #: the lease each third of it, or somewhat later.
@@ -237,12 +237,14 @@ class Judge:
         )
 
     def _was_refused(self, ack: Entry, until: float) -> bool:
-        """Whether the server refused this ack, and each time that it was sent again *until* then."""
-        return any(
-            ack.worker in each.workers and each.at - IN_FLIGHT <= ack.at and until <= each.until + IN_FLIGHT
-            for harm in _REFUSALS
-            for each in self._by_harm[harm]
-        )
+        """Whether the server refused this ack, and each time that it was sent again *until* then. Between two
+        troubles that follow each other within :data:`IN_FLIGHT`, it was not sent again."""
+        refused_until = ack.at
+        harms = (each for harm in _REFUSALS for each in self._by_harm[harm] if ack.worker in each.workers)
+        for each in sorted(harms, key=lambda each: each.at):
+            if each.at - IN_FLIGHT <= refused_until:
+                refused_until = max(refused_until, each.until)
+        return ack.at < refused_until and until <= refused_until + IN_FLIGHT
 
     def _outlived(self, past: Past, damage: Damage) -> bool:
         """Whether the message was held when the connection was lost, and came back by the lease's end, while

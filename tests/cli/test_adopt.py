@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -10,13 +11,14 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from kombu.connection import Connection
 
-from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.adoption import IDLE, Adopted, Adoption
 from tests.cli.site import QUEUE, Site, sort_in
+from tools.harness.process import wait_until
 
 NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
 
 
-def take(site: Site, tag: str, eta_in: float | None = None, **headers: str) -> None:
+def take(site: Site, tag: str, eta_in: float | None = None, exchange: str = "", **headers: str) -> None:
     """As a worker of redis:// does."""
     eta = None if eta_in is None else (datetime.now(timezone.utc) + timedelta(seconds=eta_in)).isoformat()
     message = {
@@ -24,7 +26,7 @@ def take(site: Site, tag: str, eta_in: float | None = None, **headers: str) -> N
         "headers": {"task": "shop.close_order", "id": tag, "eta": eta, **headers},
         "properties": {"delivery_tag": tag},
     }
-    site.redis.hset("unacked", tag, json.dumps([message, "", QUEUE]))
+    site.redis.hset("unacked", tag, json.dumps([message, exchange, QUEUE]))
 
 
 def test_there_is_nothing_to_do(site: Site) -> None:
@@ -107,7 +109,8 @@ def test_what_is_adopted_keeps_its_key(site: Site) -> None:
 
 def test_as_json(site: Site) -> None:
     take(site, "later", 3600)
-    rest = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stranded": 0, "copies": 0, "stay": 0, "why": {}}
+    counts = {"scheduled": 1, "to_run": 0, "ready_early": 0, "stranded": 0, "copies": 0, "stay": 0}
+    rest = {**counts, "why": {}, "passed_over": []}
     assert site.rows("adopt", "--dry-run") == [{"would_adopt": 1, **rest}]
     assert site.rows("adopt", "--yes") == [{"adopted": 1, **rest}]
     rest = {"scheduled": 1, "unacked": 0, "sorted_in": 0, "at_once": 0, "unknown": 0, "dead": 0}
@@ -143,6 +146,40 @@ def test_it_refuses_while_stock_workers_are_connected(site: Site) -> None:
             assert "use --force: what they hold runs twice." in result.stderr
         assert site.redis.hlen("unacked") == 1
         assert site.text("adopt", "--force", "--yes").startswith("Adopted 1 message: ")
+
+
+def test_an_idle_client_is_named_and_does_not_hold_it_up(site: Site) -> None:
+    with site.redis.client() as flower:
+        flower.client_setname("flower")
+        flower.execute_command("BRPOP", "answers", 0.01)
+        address = flower.client_info()["addr"]
+        flower.execute_command("BRPOP", "answers", 0.01)
+        # It was there a moment ago.
+        refused = site.run("adopt", "--dry-run").stderr
+        assert re.search(
+            rf"connected: {address} \(name flower, age [\d.]+m?s, idle [\d.]+m?s, not blocked\)\. "
+            r"Stop them first, say by --ignore ADDRESS that one is no worker, or use --force: ",
+            refused,
+        )
+        wait_until(lambda: flower_is_idle(site), 30, "the client to be idle")
+        for words in (("--dry-run",), ("--yes",)):
+            [row] = site.rows("adopt", *words)
+            assert row["passed_over"] == [address]
+            said = site.run("adopt", *words).stderr
+            assert "leaves 'unacked' alone" in said
+            assert address in said
+        # A worker that is full looks the same.
+        take(site, "later", 3600)
+        assert f"are connected: {address} (name flower, " in site.run("adopt", "--yes").stderr
+        done = site.run("adopt", "--yes", "--ignore", "127.0.0.1:1", "--ignore", address)
+        assert done.stdout.startswith("Adopted 1 message: 1 due later")
+        assert "alone" not in done.stderr
+        assert "without --reverse" in site.run("adopt", "--reverse", "--ignore", address).stderr
+
+
+def flower_is_idle(site: Site) -> bool:
+    [client] = [each for each in site.redis.client_list() if each["name"] == "flower"]
+    return int(client["idle"]) >= IDLE
 
 
 def test_the_way_back_refuses_while_workers_of_ours_are_there(site: Site) -> None:

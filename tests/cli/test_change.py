@@ -27,11 +27,14 @@ def test_the_examples_say_which_messages(site: Site) -> None:
     shown = {line.strip() for page in docs.glob("*.rst") for line in page.read_text().splitlines()}
     commands = [shlex.split(line, comments=True)[4:] for line in shown if _CHANGES.match(line)]
     assert len(commands) > 10
+    app = Celery(
+        "shop", broker=site.access.app.conf.broker_url, backend="cache+memory://", set_as_current=False
+    )
     for words in commands:
         for option, value in pairwise(words):
             if option == "-Q":
                 site.store.remember(value)
-        result = site.run(*words, "--dry-run")
+        result = site.run(*words, "--dry-run", app=app)
         assert "Usage:" not in result.stderr, words
 
 

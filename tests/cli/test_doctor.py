@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
 
 from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.doctor import result_backend
 from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
 from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
 from tests.failed import keep_failed
 from tools.harness.cluster import Cluster
 from tools.harness.full import fill
-from tools.harness.redis_server import RedisServer
+from tools.harness.redis_server import HOST, RedisServer, free_port
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +88,36 @@ def test_what_follows_a_task_that_has_returned(site: Site) -> None:
 @pytest.mark.parametrize(
     ("settings", "is_told"),
     [
-        ({"result_backend": "redis://"}, True),
-        ({"result_backend": "redis://", "result_backend_always_retry": True}, False),
-        ({"result_backend": "redis://", "task_ignore_result": True}, False),
+        ({}, True),
+        ({"result_backend_always_retry": True}, False),
+        ({"task_ignore_result": True}, False),
         # It knows no error after which it may try again.
         ({"result_backend": "cache+memory://"}, False),
     ],
 )
-def test_results_that_are_stored_at_once_or_never(settings: dict[str, Any], is_told: bool) -> None:
-    app = Celery("results", broker="memory://", set_as_current=False, **settings)
+def test_results_that_are_stored_at_once_or_never(
+    server: RedisServer, settings: dict[str, Any], is_told: bool
+) -> None:
+    backend = {"result_backend": server.url("redis"), **settings}
+    app = Celery("results", broker="memory://", set_as_current=False, **backend)
     found = [finding.level.value for finding in check_result_backend(app)]
     assert found == ["ok", *(["warning"] if is_told else [])]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redisdelay"])
+def test_results_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    """Nobody answers at the port, or the system alone does."""
+    monkeypatch.setattr(result_backend, "PATIENCE", 1.0)
+    with socket.create_server((HOST, 0)) as silent:
+        for port, said in (
+            (free_port(), r"\w+Error|it does not answer within 1 s"),
+            (silent.getsockname()[1], "it does not answer within 1 s$"),
+        ):
+            where = f"{scheme}://{HOST}:{port}/0"
+            app = Celery("results", broker="memory://", set_as_current=False, result_backend=where)
+            [found, *_] = check_result_backend(app)
+            assert found.level.value == "wrong"
+            assert re.match(f"{where}: ({said})", found.found), found.found
 
 
 def test_failed_tasks_that_were_dropped(site: Site) -> None:
@@ -281,6 +304,27 @@ def test_a_prefetch_count_that_sinks(site: Site, pool: str, warns: bool) -> None
     assert ("prefetch count" in site.findings("warning")) is warns
     site.app.conf.worker_enable_prefetch_count_reduction = False
     assert "prefetch count" not in site.findings("warning")
+
+
+@pytest.mark.parametrize(("multiplier", "is_said"), [(1, True), (2, False), (0, False)])
+def test_a_pool_that_may_not_grow_again(site: Site, multiplier: int, is_said: bool) -> None:
+    site.app.conf.worker_prefetch_multiplier = multiplier
+    found = site.findings("ok").get("prefetch count", "")
+    assert ("worker_enable_prefetch_count_reduction = False" in found) is is_said
+    site.app.conf.worker_enable_prefetch_count_reduction = False
+    assert "prefetch count" not in site.findings("ok")
+
+
+def test_two_workers_of_one_name(site: Site) -> None:
+    for boot, pid, name in ("a", 1, "w@x"), ("a", 2, "other@x"), ("b", 3, "w@x"):
+        for queue in ("celery", "emails"):
+            site.add_consumer(f"{boot}:4026531836:{pid}:99:{uuid4().hex}/{name}", 60_000, queue=queue)
+    # It was killed on another machine, and was started again.
+    site.add_consumer(f"c:4026531836:4:99:{uuid4().hex}/other@x", 30_000)
+    site.send(queue="emails")
+    [row] = [row for row in site.rows("doctor") if row["check"] == "workers"]
+    assert (row["level"], row["found"]) == ("warning", "2 are named w@x: process 1 on a, process 3 on b")
+    assert "with -n" in row["advice"]
 
 
 def test_transport_options_that_nobody_reads(site: Site) -> None:

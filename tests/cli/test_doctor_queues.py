@@ -6,6 +6,9 @@ import json
 import re
 
 import pytest
+from kombu.common import Broadcast
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
@@ -206,3 +209,98 @@ def test_what_is_ready_and_scheduled_without_a_worker_is_one_finding(site: Site)
     site.send(countdown=3600)
     found = [row["found"] for row in site.rows("doctor") if row["check"] == f"queue {QUEUE}"]
     assert found == ["1 message ready and 1 message scheduled, and no worker"]
+
+
+MEDIA = Exchange("media", "topic")
+SHOP = Exchange("shop", "direct")
+
+
+def bind(site: Site, *queues: Queue, scheme: str = "redisdelay") -> None:
+    """As a worker does that consumes from them."""
+    with Connection(site.app.conf.broker_url.replace("redisdelay", scheme)) as connection:
+        for queue in queues:
+            queue(connection.default_channel).declare()
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (Queue("new", MEDIA, "video.#"), Queue("old", MEDIA, "video.#")),
+        (Queue("new", MEDIA, "video.#"), Queue("old", MEDIA, "video.cut")),
+        (Queue("new", MEDIA, "video.cut"), Queue("old", MEDIA, "#")),
+        (Queue("new", SHOP, "orders"), Queue("old", SHOP, "orders")),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["redis", "redisdelay"])
+def test_a_queue_that_is_still_bound(site: Site, new: Queue, old: Queue, scheme: str) -> None:
+    site.app.conf.task_queues = [new]
+    bind(site, old, scheme=scheme)
+    bind(site, new)
+    for number in range(2):
+        send_to(site, new)
+        site.add_consumer("of the new one", 60_000, queue="new")
+        # Then nothing but the binding shows that there is such a queue.
+        assert (site.redis.llen("old"), site.redis.llen("new")) == (number + 1, number + 1)
+    [row] = [row for row in site.rows("doctor") if row["level"] != "ok"]
+    assert (row["check"], row["level"]) == ("queue old", "warning")
+    named = "" if new.exchange is MEDIA else " and names its exchange"
+    assert row["found"] == (
+        f"it gets a copy of what is for new{named}: it is still bound to {old.exchange.name!r} by "
+        f"{old.routing_key!r}, and the app does not declare it"
+    )
+    assert "`celery amqp queue.delete old` takes its bindings away, and drops 2 messages." in row["advice"]
+    assert "Start a worker" not in row["advice"]
+    assert [row] == [row for row in site.rows("doctor", "-Q", "old") if row["level"] != "ok"]
+
+    # What it advises.
+    with site.app.connection_for_write() as connection:
+        connection.default_channel.queue_delete("old")
+    send_to(site, new)
+    assert (site.redis.llen("old"), site.redis.llen("new")) == (0, 3)
+    assert site.findings("warning") == {}
+
+
+def send_to(site: Site, queue: Queue) -> None:
+    routing_key = "video.cut" if queue.exchange is MEDIA else "orders"
+    site.send(queue=queue, exchange=queue.exchange.name, routing_key=routing_key)
+
+
+def test_what_was_published_to_a_direct_queue_by_its_name_alone_is_no_copy(site: Site) -> None:
+    old, new = Queue("old", SHOP, "orders"), Queue("new", SHOP, "orders")
+    site.app.conf.task_queues = [new]
+    bind(site, old, new)
+    site.add_consumer("of the new one", 60_000, queue="new")
+    site.send(queue=new)
+    assert site.redis.llen("old") == 0
+    assert site.findings("warning") == {}
+    site.send(queue=old)
+    [advice] = [row["advice"] for row in site.rows("doctor") if row["check"] == "queue old"]
+    assert "for this queue alone runs nowhere else: `celery delayed list -Q old`" in advice
+
+
+def test_an_old_binding_of_a_queue_with_a_worker_is_not_old(site: Site) -> None:
+    """Another program reads it."""
+    site.app.conf.task_queues = [Queue("new", MEDIA, "video.#")]
+    bind(site, *site.app.conf.task_queues, Queue("statistics", MEDIA, "#"))
+    assert "queue statistics" in site.findings("warning")
+    site.add_consumer("of another program", 60_000, queue="statistics")
+    assert site.findings("warning") == {}
+
+
+def test_another_key_gets_no_copy(site: Site) -> None:
+    site.app.conf.task_queues = [Queue("new", MEDIA, "video.#"), Queue("orders", SHOP, "orders")]
+    bind(site, *site.app.conf.task_queues, Queue("a", MEDIA, "audio.#"), Queue("b", SHOP, "bills"))
+    site.redis.sadd("_kombu.binding.media", "(\x06\x16(\x06\x16c")
+    assert site.findings("warning") == {}
+
+
+def test_a_broadcast_queue_whose_worker_is_gone_gets_no_copy(site: Site) -> None:
+    """Each process gives it another name."""
+    site.app.conf.task_queues = [Queue("new", MEDIA, "video.#"), Broadcast("news")]
+    with Connection(site.app.conf.broker_url) as connection:
+        gone = Broadcast("news")(connection.default_channel)
+        gone.declare()
+        left = site.redis.smembers("_kombu.binding.news")
+    # As after SIGKILL.
+    site.redis.sadd("_kombu.binding.news", *left)
+    assert site.findings("warning") == {}

@@ -7,6 +7,7 @@ import json
 import pytest
 from redis.exceptions import NoPermissionError
 
+from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations import mending
 from tests.cli.site import QUEUE, Site, sort_in
@@ -47,6 +48,18 @@ def test_consumers(site: Site) -> None:
     assert site.text("mend") == "celery: 1 consumer with 2 messages is listed again\n"
     assert site.redis.zrange(site.store.keys(QUEUE).consumers, 0, -1) == ["lost"]
     assert lost(site) == []
+
+
+def test_what_is_listed_again_is_told_once(site: Site) -> None:
+    """Its process is gone, and its lease has ended."""
+    site.store.remember(QUEUE)
+    process, began, rest = new_consumer().rsplit(":", 2)
+    site.add_consumer(f"{process}:{int(began) - 1}:{rest}", 0, holds=2)
+    site.redis.delete(site.store.keys(QUEUE).consumers)
+    site.text("mend")
+    rows = map(json.loads, site.run("doctor", "--json").stdout.splitlines())
+    [found] = [row["found"] for row in rows if row["check"] == f"queue {QUEUE}"]
+    assert found == "messages are still held by 1 consumer whose lease ended"
 
 
 def test_keys_without_a_turn(site: Site) -> None:

@@ -399,7 +399,10 @@ def test_what_a_process_holds_that_is_gone(site: Site) -> None:
     assert f"{row['pid']} (process gone)" in shown
     assert "comes back when another worker of this queue runs" in shown
     found = [finding["found"] for finding in site.rows("doctor", status=1)]
-    assert any("held by a process that is gone" in text for text in found)
+    assert "messages are still held by 1 consumer whose lease ended" in found
+    site.redis.zincrby(site.store.keys(QUEUE).consumers, 60_000, dead)
+    found = [finding["found"] for finding in site.rows("doctor", status=1)]
+    assert f"1 message held by a process that is gone (process {row['pid']})" in found
 
 
 def test_a_missing_id(site: Site) -> None:

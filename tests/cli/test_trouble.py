@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -119,6 +121,22 @@ def test_what_changes_is_refused_in_a_line_and_changes_nothing(
             [*more] = (line for line in said[:-1] if not line.startswith("The broker is "))
             assert set(more) <= {"Stopped: 0 are done, or a few more. Run it again for the rest."}
     assert everything(site) == before
+
+
+def test_of_one_message_it_is_known_that_nothing_was_done(
+    site: Site, server: RedisServer, in_each_state: dict[str, str]
+) -> None:
+    with trouble.misconf(server):
+        for words in (
+            ("cancel", in_each_state["scheduled"]),
+            ("cancel", in_each_state["ready"]),
+            ("reschedule", in_each_state["scheduled"], "--countdown", "60"),
+            ("requeue", in_each_state["dead"]),
+            ("remove", in_each_state["failed"]),
+        ):
+            result = site.run(*words)
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert result.stderr.startswith("Nothing was done.\nError: Redis could not save"), words
 
 
 def test_while_a_script_keeps_the_server_busy_each_command_says_how_to_end_it(
@@ -267,6 +285,27 @@ def test_a_page_and_the_health_of_a_forwarder_while_a_script_keeps_the_server_bu
             )
         wait_until(lambda: get(health) == (200, "ok\n"), 30, "that it is well again")
         assert "Traceback" not in forward.log()
+
+
+def test_what_runs_on_begins_when_the_server_serves_it(server: RedisServer) -> None:
+    refused = "Redis refuses to be connected to: a script keeps Redis busy"
+
+    def contains(daemon: Daemon, text: str) -> bool:
+        return text in daemon.log()
+
+    with ExitStack() as stack:
+        with trouble.busy(server):
+            forward, exporter = (
+                stack.enter_context(Daemon(server, *words, ready=refused))
+                for words in (("forward",), ("exporter", "--port", "0"))
+            )
+            told_to_end = stack.enter_context(Daemon(server, "exporter", "--port", "0", ready=refused))
+            told_to_end.stop()
+            assert "Traceback" not in told_to_end.log()
+        for daemon, begins in ((forward, "Forwarding what is due"), (exporter, "Serving metrics")):
+            wait_until(partial(contains, daemon, begins), 30, "that it begins")
+            assert "Redis serves this process again" in daemon.log()
+            daemon.stop()
 
 
 def test_top_shows_why_there_are_no_new_numbers(site: Site, server: RedisServer) -> None:

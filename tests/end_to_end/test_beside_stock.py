@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 
+from kombu_redisdelay.operations.adoption import Adopted, Adoption
+from kombu_redisdelay.operations.transfer import InUse
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
 
@@ -88,3 +92,30 @@ def test_what_a_stock_worker_held_in_memory_is_taken_over(site: Installation) ->
     site.wait_ended(tasks)
     assert site.ledger.run_twice() == {}
     assert site.ledger.early() == []
+
+
+def test_what_a_solo_stock_worker_takes_meanwhile_runs_once(site: Installation, tmp_path: Path) -> None:
+    """While it runs a task that is not unacked any more, because another worker has restored it after the
+    visibility timeout, it looks like a client that has once read there, as Flower does."""
+    stock, first, second = site.producer(STOCK), tmp_path / "first", tmp_path / "second"
+    site.worker(scheme=STOCK, pool="solo", prefetch_multiplier=1)
+    stock.send_task("work", ["first"], {"gate": str(first)})
+    site.wait_started("first")
+    site.redis.delete("unacked", "unacked_index")
+    with Adoption(site.producer(OURS)) as adoption:
+
+        def is_idle() -> bool:
+            with suppress(InUse):
+                adoption.check_not_in_use()
+            return bool(adoption.passed_over)
+
+        wait_until(is_idle, 30, "the worker to be idle")
+        stock.send_task("work_late", ["second"], {"gate": str(second)})
+        first.touch()
+        site.wait_started("second")
+        assert site.redis.hlen("unacked") == 1
+        assert list(adoption.adopt())[-1] == Adopted()
+    assert (site.redis.hlen("unacked"), site.ready()) == (1, 0)
+    second.touch()
+    site.wait_ended(["first", "second"])
+    assert site.ledger.run_twice() == {}

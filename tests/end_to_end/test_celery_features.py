@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from uuid import uuid4
 
 import celery
 import pytest
@@ -141,6 +142,13 @@ def test_results(producer: Celery) -> None:
     now = producer.send_task("add", [1, 2])
     later = producer.send_task("add", [3, 4], countdown=1)
     assert (now.get(timeout=10), later.get(timeout=10)) == (3, 7)
+
+
+def test_results_for_a_client_that_has_gone_do_not_stay_for_ever(site: Installation) -> None:
+    gone = str(uuid4())
+    site.producer(task_default_queue=RPC).send_task("work", ["for nobody"], reply_to=gone)
+    wait_until(lambda: site.redis.llen(gone), 30, "the result")
+    assert 0 < site.redis.ttl(gone) <= 24 * 60 * 60
 
 
 def test_a_chain_with_a_countdown_in_each_link(producer: Celery) -> None:

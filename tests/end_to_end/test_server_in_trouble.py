@@ -33,8 +33,6 @@ SETTINGS: dict[str, Any] = {
     "broker_connection_retry_on_startup": True,
 }
 
-USER, PASSWORD = "of-workers", "secret"
-
 #: What is said of a server that refuses.
 REFUSED = "Redis refuses|refuse|serves this process again|renewed again|Could not"
 LOST = (
@@ -44,8 +42,7 @@ LOST = (
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
-    with RedisServer(args=user) as server:
+    with RedisServer(args=trouble.WITH_USER) as server:
         yield server
 
 
@@ -59,10 +56,6 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
 def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
     with Installation(server, tmp_path, **SETTINGS) as site:
         yield site
-
-
-def url(port: int) -> str:
-    return f"redisdelay://{USER}:{PASSWORD}@{HOST}:{port}/0"
 
 
 def status_of(worker: CeleryWorker) -> int | None:
@@ -109,7 +102,7 @@ def too_many_clients(server: RedisServer, proxy: Proxy) -> Iterator[Callable[[],
 def loading(server: RedisServer, proxy: Proxy) -> Iterator[Callable[[], int]]:
     proxy.refuse("LOADING Redis is loading the dataset in memory")
     with server.client() as client:
-        client.execute_command("CLIENT", "KILL", "USER", USER)
+        client.execute_command("CLIENT", "KILL", "USER", trouble.USER)
         yield lambda: int(client.info("stats")["total_connections_received"])
     proxy.serve()
 
@@ -133,7 +126,9 @@ def test_a_try_that_is_refused_is_not_counted(
     producer = site.producer()
     producer.send_task("work", ["first"])
     with refuse(server, proxy) as tries:
-        worker = site.start_worker(url=url(proxy.port), pool="threads", settings=settings, expected=LOST)
+        worker = site.start_worker(
+            url=trouble.url_of_user(proxy.port), pool="threads", settings=settings, expected=LOST
+        )
         wait_for_ten(tries)
     site.wait_ended(["first"])
     with refuse(server, proxy) as tries:
@@ -170,11 +165,27 @@ def test_a_worker_that_starts_waits(site: Installation, server: RedisServer, beg
 def test_a_worker_that_never_had_its_permissions_ends(
     site: Installation, server: RedisServer, rules: list[str], named: str
 ) -> None:
-    with trouble.no_permission(server, USER, *rules):
-        worker = site.start_worker(url=url(server.port), expected="permission|CRITICAL|ERROR|Error|Traceback")
+    with trouble.no_permission(server, trouble.USER, *rules):
+        worker = site.start_worker(
+            url=trouble.url_of_user(server.port), expected="permission|CRITICAL|ERROR|Error|Traceback"
+        )
         assert status_of(worker) == 1
     [*_, sentence] = [line for line in worker.log().splitlines() if "permission" in line]
     assert named in sentence
+
+
+def test_a_worker_that_was_served_waits_for_its_channels(site: Installation, server: RedisServer) -> None:
+    """Redis closes the connection of who may not listen any more, and refuses what is published there."""
+    worker = site.start_worker(pool="threads", url=trouble.url_of_user(server.port), expected=LOST)
+    site.producer().send_task("work_late", ["first"])
+    site.wait_ended(["first"])
+    # The wait for the first message was answered before it ran, and so is the wait for another one here.
+    with trouble.no_permission(server, trouble.USER, "resetchannels"):
+        wait_until(lambda: "Redis refuses" in worker.log() or not worker.running, 30, "that it is refused")
+    site.producer().send_task("work_late", ["after"])
+    site.wait_ended(["after"])
+    assert worker.running
+    assert "CRITICAL" not in worker.log()
 
 
 def test_the_address_leads_to_another_server(
@@ -182,12 +193,12 @@ def test_the_address_leads_to_another_server(
 ) -> None:
     """What was the primary is a replica now. The worker is connected to it, and it answers."""
     worker = site.worker(
-        url=url(proxy.port), pool="threads", expected=f"{LOST}|NotThePrimary|not the primary"
+        url=trouble.url_of_user(proxy.port), pool="threads", expected=f"{LOST}|NotThePrimary|not the primary"
     )
     producer = site.producer()
     producer.send_task("work_late", ["before"], kwargs={"gate": str(tmp_path / "gate")})
     site.wait_started("before")
-    with RedisServer(args=("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")) as another:
+    with RedisServer(args=trouble.WITH_USER) as another:
         with another.client() as client:
             client.replicaof(HOST, server.port)
             wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30, "the copy")

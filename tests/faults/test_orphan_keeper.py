@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from textwrap import dedent
 from threading import Thread
@@ -77,6 +78,26 @@ def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installat
     wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
     assert not any(map(installation.ready, POOLS))
     assert installation.ledger.run_twice() == {}
+
+
+def test_a_task_whose_timer_was_set_just_before_the_loss_comes_back(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Celery 5.7 cancels the timer of a task with an ETA, and has a list of all timers, with the cancelled
+    ones, until the next connection is lost."""
+    gate = tmp_path / "gate"
+    before = datetime.now(timezone.utc) - timedelta(seconds=1)
+    producer = installation.producer()
+    # The first has the loop of a solo worker take its turn. In the next one, the worker sets the timer, and
+    # the last task keeps it until the connection is lost: it is noticed before timers are looked at.
+    producer.send_task("work", ["first"], kwargs={"seconds": 0.1})
+    producer.send_task("work_late", ["with a timer"], eta=before)
+    producer.send_task("work", ["last"], kwargs={"gate": str(gate)})
+    installation.start_worker(pool="solo", concurrency=1, prefetch_multiplier=3, expected=LOST_CONNECTION)
+    installation.wait_started("last")
+    kill_connections(installation)
+    gate.touch()
+    installation.wait_ended(["with a timer"])
 
 
 def test_messages_that_the_application_has_stay_its_own_and_others_return(site: Site) -> None:

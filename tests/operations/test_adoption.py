@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -334,18 +334,45 @@ def test_a_stock_worker_is_seen(place: Place, server: RedisServer) -> None:
             connection.drain_events(timeout=10)
             with pytest.raises(InUse):
                 adoption.check_not_in_use()
-        wait_until(lambda: not adoption.stock_workers(), 30, "that the server sees it go")
+        wait_until(lambda: not is_in_use(adoption), 30, "that the server sees it go")
+
+
+def is_in_use(adoption: Adoption) -> bool:
+    try:
+        adoption.check_not_in_use()
+    except InUse:
+        return True
+    return False
 
 
 @contextmanager
-def stock_consumer(url: str) -> Iterator[Any]:
+def stock_consumer(url: str, callback: Callable[[Any], object] = lambda message: None) -> Iterator[Any]:
     with Connection(url) as connection:
         channel = connection.channel()
         channel.basic_qos(0, 1, False)
-        channel.basic_consume("celery", False, lambda message: None, "tag")
+        channel.basic_consume("celery", False, callback, "tag")
         with suppress(TimeoutError):
             connection.drain_events(timeout=0.2)
         yield connection
+
+
+def test_who_is_idle_may_be_a_worker_without_room(place: Place, server: RedisServer) -> None:
+    got: list[Any] = []
+    with place.adoption() as adoption, stock_consumer(server.url("redis"), got.append) as connection:
+        place.publish("celery", message("acked at once"))
+        connection.drain_events(timeout=10)
+        got.pop().ack()
+        # As a solo worker that runs its task: it does not ask meanwhile.
+        wait_until(lambda: not is_in_use(adoption), 30, "it to be idle")
+        place.publish("celery", message("next"))
+        place.publish("celery", message("early", eta_in=3600))
+        connection.drain_events(timeout=10)
+        assert place.redis.hlen(place.unacked) == 1
+        assert adoption.look() == Adopted(parked=1)
+        *_, done = adoption.adopt()
+        assert done == Adopted(parked=1)
+        assert place.redis.hlen(place.unacked) == 1
+        assert is_in_use(adoption)
 
 
 def test_workers_of_ours_are_not_taken_for_others(place: Place, server: RedisServer) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
 import pytest
 from celery import Celery, group
+from kombu import pools
 
 from kombu_redisdelay import Messages, Selection, batch
 from kombu_redisdelay.broker.maintenance import record
@@ -259,6 +260,60 @@ class TestMarkRevoked:
         assert raised.value.done.by_id == again.done.by_id == {"unknown": 0, "a": 1}
         assert str(again) == str(raised.value)
         app.close()
+
+
+class TestMarkRevokedByRpc:
+    """A result goes to the process that has published the task, or to nobody."""
+
+    @pytest.fixture
+    def app(self, site: Site) -> Iterator[Celery]:
+        app = Celery("api", broker=site.url, backend="rpc://", set_as_current=False)
+        pools.reset()
+        yield app
+        app.close()
+
+    @pytest.mark.parametrize("by", ["ids", "selection"])
+    def test_who_waits_is_told(self, app: Celery, messages: Messages, by: str) -> None:
+        send(app, "a", "b")
+        send(app, "c", countdown=60)
+        chosen = {"ids": [*"abc"]} if by == "ids" else {"selection": Selection(every=True)}
+        done = messages.cancel(mark_revoked=True, **chosen)
+        assert (done.count, done.marked, done.unmarked) == (3, 3, 0)
+        assert [app.AsyncResult(id).state for id in "abc"] == ["REVOKED"] * 3
+
+    def test_another_process_is_told(self, site: Site, app: Celery, messages: Messages) -> None:
+        send(app, "a", "b", reply_to="another")
+        send(app, "c", reply_to="another", countdown=60)
+        assert messages.cancel(Selection(every=True), mark_revoked=True).marked == 3
+        channel = site.channel()
+        told = [channel.basic_get("another").properties["correlation_id"] for _ in range(3)]
+        assert sorted(told) == ["a", "b", "c"]
+        assert site.ready(app.thread_oid) == 0
+
+    @pytest.mark.parametrize("by", ["ids", "selection"])
+    def test_what_names_nobody_counts_as_unmarked(
+        self, site: Site, app: Celery, messages: Messages, by: str
+    ) -> None:
+        publish(site.channel(), *"abcde", queue="celery", headers={"task": "t", "id": "n", "x-delay": 60_000})
+        send(app, "told")
+        chosen = {"ids": ["n", "told"]} if by == "ids" else {"selection": Selection(every=True)}
+        with pytest.raises(NotMarkedRevokedError, match="names nobody to be told") as raised:
+            messages.cancel(mark_revoked=True, **chosen)
+        done = raised.value.done
+        assert (done.count, done.marked, done.unmarked) == (6, 1, 5)
+        assert app.AsyncResult("told").state == "REVOKED"
+
+
+@pytest.mark.parametrize("backend", [None, "unheard.of://"])
+def test_without_a_result_backend_nothing_is_cancelled(site: Site, backend: str | None) -> None:
+    app = Celery("api", broker=site.url, backend=backend, set_as_current=False)
+    with Messages(app) as messages:
+        publish(site.channel(), "a", queue="celery", message_id="a")
+        for dry_run in (True, False):
+            with pytest.raises(ValueError, match=r"mark_revoked.* result backend"):
+                messages.cancel(ids=["a"], mark_revoked=True, dry_run=dry_run)
+        assert messages.count() == 1
+    app.close()
 
 
 def test_what_is_cancelled_was_published(site: Site, messages: Messages) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
+from kombu_redisdelay.broker import waits
 from kombu_redisdelay.transport.transports import Transport
 from tests.environments import CLUSTERS, HAS_CLUSTERS, SERVER
 from tests.transport.batching import celery_app
 from tests.transport.kit import LONG_POLL, Site
+from tools.harness import trouble
+from tools.harness.proxy import Proxy
+from tools.harness.redis_server import RedisServer
 
 collect_ignore = [] if HAS_CLUSTERS else ["test_cluster.py"]
 
@@ -28,6 +32,30 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield request.getfixturevalue("single_site")
     else:
         yield request.getfixturevalue("cluster_site")
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[RedisServer]:
+    """One that may be harmed."""
+    with RedisServer(args=trouble.WITH_USER) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(own_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(own_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def site_of_user(own_server: RedisServer, proxy: Proxy) -> Iterator[Site]:
+    """For a user that may be refused something, and through the proxy."""
+    with own_server.client() as client:
+        client.flushall()
+        site = Site(trouble.url_of_user(proxy.port), client)
+        yield site
+        site.close()
+    assert not waits.current()
 
 
 @pytest.fixture

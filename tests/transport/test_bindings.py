@@ -448,8 +448,12 @@ class TestDeleting:
         publisher = Process(site).channel(queue)
         publish(publisher, "a", queue="films")
         publish(publisher, "b", queue="films", headers={"x-delay": 60_000})
-        Process(site).channel().queue_delete("films")
+        # Without any binding that is known, nothing is deleted.
+        assert Process(site).channel().queue_delete("films", if_unused=True) == 0
+        # Those that are ready.
+        assert Process(site).channel().queue_delete("films") == 1
         assert has_come(site, "films") == [0]
+        assert Process(site).channel().queue_delete("films") == 0
 
     def test_one_binding_that_is_declared_again_brings_back_no_other(self, site: Site) -> None:
         """An old process has declared both."""

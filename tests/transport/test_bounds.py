@@ -235,6 +235,24 @@ class TestABatch:
         assert error.unpublished == ["held"] * 3 + ["last", "other"]
         assert site.ready() + site.ready("free") == 0
 
+    def test_over_another_connection_than_the_one_that_knows_the_bound(self, site: Site, app: Celery) -> None:
+        with batch(app):
+            send(app, *range(3), queue="q")
+            with app.producer_pool.acquire(block=True):
+                # Another one has to be used, as if another thread published now.
+                send(app, 3, queue="free")
+        assert (site.ready(), site.ready("free")) == (3, 1)
+
+        def publish_all() -> None:
+            with batch(app):
+                send(app, 4, queue="q")
+                with app.producer_pool.acquire(block=True):
+                    send(app, 5, queue="free")
+
+        with pytest.raises(BatchPublishError, match="'q' is full: it has 3 messages, and may have 3"):
+            publish_all()
+        assert (site.ready(), site.ready("free")) == (3, 1)
+
     @pytest.mark.one_server
     def test_names_what_earlier_portions_sent(self, site: Site, app: Celery) -> None:
         app.conf.task_queues = [Queue("q", max_length=600, queue_arguments=REJECT)]
@@ -467,7 +485,7 @@ class TestReading:
         channel = site.channel()
         bounded(channel)
         fill(channel, 1)
-        lengths = channel.connection.bounds._lengths
+        lengths = channel.connection.lengths
         assert lengths._known
         child = os.fork()
         if not child:

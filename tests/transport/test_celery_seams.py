@@ -11,7 +11,7 @@ from celery.app import trace
 from celery.apps import worker as apps_worker
 from celery.bootsteps import Blueprint
 from celery.concurrency import thread
-from celery.worker import WorkController, components, loops, state, strategy
+from celery.worker import WorkController, autoscale, components, loops, state, strategy
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.events import Events
 from celery.worker.consumer.tasks import Tasks
@@ -19,6 +19,7 @@ from celery.worker.heartbeat import Heart
 from celery.worker.pidbox import gPidbox
 from celery.worker.request import Request, create_request_cls
 from gevent.pool import Pool as GeventPool
+from kombu.asynchronous.timer import Entry
 
 
 def test_strategies_are_made_when_the_worker_has_connected() -> None:
@@ -55,6 +56,13 @@ def test_connections_that_a_worker_waits_for() -> None:
         assert "self.ensure_connected(" in inspect.getsource(connect)
 
 
+def test_a_worker_knows_whether_its_pool_grows() -> None:
+    assert "w.autoscaler = None" in inspect.getsource(autoscale.WorkerComponent.__init__)
+    source = inspect.getsource(components.Consumer.create)
+    assert "controller=w," in source
+    assert "prefetch_multiplier=w.prefetch_multiplier," in source
+
+
 def test_what_is_done_when_the_connection_is_lost() -> None:
     source = inspect.getsource(Consumer.start)
     # The second one stops the heart, which sends an event over the connection of the dispatcher.
@@ -62,6 +70,20 @@ def test_what_is_done_when_the_connection_is_lost() -> None:
     assert source.index(lost) < source.index(restart)
     assert "self._send('worker-offline'" in inspect.getsource(Heart.stop)
     assert "connection_for_write(" in inspect.getsource(Events.start)
+
+
+def test_the_timers_of_tasks_that_are_cancelled_when_the_connection_is_lost() -> None:
+    """Before Celery 5.7, nothing but the event loop has them."""
+    source = inspect.getsource(Consumer.start)
+    is_listed = "self.timer_entries_before_start = " in source
+    assert is_listed is hasattr(state, "scheduled_requests")
+    if is_listed:
+        assert source.index("self.on_close()") > source.index("self.timer_entries_before_start = ")
+        assert "for r in tuple(scheduled_requests):" in inspect.getsource(Consumer.on_close)
+        assert inspect.getsource(strategy.default).count("req._eta_timer_entry = call_at(") == 2
+    entry = Entry(print, ("a request",))
+    entry.args = ()
+    assert entry() is None
 
 
 def test_what_the_worker_counts() -> None:

@@ -22,12 +22,6 @@ from tools.harness.redis_server import RedisServer
 pytestmark = pytest.mark.one_server
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 @pytest.fixture
 def site(own_server: RedisServer) -> Iterator[Site]:
     with own_server.client() as client:

@@ -13,7 +13,7 @@ from kombu_redisdelay import Messages, batch
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
-from tests.transport.kit import Site, publish
+from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,15 @@ class TestATask:
         with batch(app):
             app.send_task("shop.close", queue="one")
             app.send_task("shop.close", queue="two", countdown=60)
+        assert known(site) == {"one", "two"}
+
+    def test_in_a_batch_over_another_connection_than_the_one_that_has_declared_it(
+        self, site: Site, app: Celery
+    ) -> None:
+        with batch(app):
+            app.send_task("shop.close", queue="one")
+            with app.producer_pool.acquire(block=True):
+                app.send_task("shop.close", queue="two")
         assert known(site) == {"one", "two"}
 
 
@@ -131,6 +140,44 @@ class TestNotKnown:
         with app.events.default_dispatcher() as dispatcher:
             dispatcher.send("worker-online")
         assert known(site) == set()
+
+    @pytest.mark.parametrize("no_ack", [True, False])
+    @pytest.mark.parametrize("partitions", [{}, {"replies": 2}])
+    def test_deleted_with_its_consumer_while_it_is_maintained(
+        self, site: Site, no_ack: bool, partitions: dict[str, int]
+    ) -> None:
+        """As after a ping: kombu forgets what it deletes, and the round of maintenance has not ended."""
+        channel = site.channel(partitions=partitions)
+        Inbox(channel, "orders")
+        replies = Queue("replies", Exchange("replies", "direct"), "replies", auto_delete=True)
+        asking = Inbox(channel, replies, no_ack=no_ack)
+        while not channel._maintenance:
+            channel.look_after_queues()
+        assert channel.look_after_queues()
+        asking.consumer.cancel()
+        channel.after_reply_message_received("replies")
+        while channel.look_after_queues():
+            pass
+        assert known(site) == {"orders"}
+
+    def test_where_results_of_rpc_are_waited_for(self, site: Site) -> None:
+        channel = site.channel()
+        results = Queue("results of a process", queue_arguments={"x-expires": 60_000})
+        Inbox(channel, results, no_ack=True)
+        Inbox(channel, "orders", no_ack=True)
+        look_after_queues(channel)
+        assert known(site) == {"orders"}
+
+    @pytest.mark.one_server
+    def test_of_a_ping_costs_no_look(self, site: Site) -> None:
+        channel = site.channel()
+        replies = Queue("replies", Exchange("replies", "direct"), "replies", auto_delete=True)
+        asking = Inbox(channel, replies, no_ack=True)
+        publish(channel, "pong", queue="replies")
+        drain(channel.connection.client, lambda: len(asking) == 1)
+        site.redis.config_resetstat()
+        assert not channel.look_after_queues()
+        assert set(site.redis.info("commandstats")) <= {"cmdstat_config|resetstat", "cmdstat_info"}
 
     def test_of_results(self, site: Site) -> None:
         app = Celery("replies", broker=site.url, backend="rpc://", set_as_current=False)

@@ -19,6 +19,8 @@ import pytest
 from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
 from celery import Celery
+from celery.app.amqp import AMQP
+from celery.backends.rpc import RPCBackend
 from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.gevent import TaskPool
 from celery.worker import WorkController
@@ -56,6 +58,7 @@ PRIVATE: dict[str, type] = {
     "_connections": BlockingConnectionPool,
     "_delivered": virtual.QoS,
     "_dirty": virtual.QoS,
+    "_event_dispatcher": AMQP,
     "_fanout_queues": kombu_redis.Channel,
     "_finalize_mutex": Celery,
     "_fd_to_chan": kombu_redis.MultiChannelPoller,
@@ -78,6 +81,7 @@ PRIVATE: dict[str, type] = {
     "_semaphore": GeventPool,
     "_sock": Connection,
     "_tag_to_queue": virtual.Channel,
+    "_to_result": RPCBackend,
     "_track_child_process": AsynPool,
     "_write_to": ApplyResult,
 }

@@ -8,8 +8,14 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
+from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
 from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.membership import Membership
+from kombu_redisdelay.broker.permits import Permits
+from kombu_redisdelay.broker.takes import Tags, Takes
+from kombu_redisdelay.broker.unacked_keys import UnackedKeys
+from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 LATER = {"x-delay": 60_000}
@@ -110,6 +116,37 @@ def test_a_deleted_queue_does_not_come_back(site: Site) -> None:
     assert site.all_keys("redisdelay:{reply}:*") == []
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         channel.queue_declare("reply", passive=True)
+
+
+def test_a_take_that_comes_late_lists_no_consumer_that_has_left(site: Site) -> None:
+    """Redis was busy, say, and does the take after the consumer has left the queue."""
+    channel = site.channel()
+    inbox = Inbox(channel)
+    publish(channel, "a")
+    drain(channel.connection.client, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    inbox.consumer.cancel()
+
+    def settle() -> None:
+        channel.intake._confirmed_at = 0.0
+        channel.intake.settle()
+
+    settle()
+    store, name, keys = channel.store, channel.consumer.name, site.keys()
+    assert site.redis.zcard(keys.consumers) == 0
+    lease = channel.consumer._lease
+    late = Takes(
+        *(store, name, channel.options, Tags(), Membership(store, name, lease, ())),
+        *(Permits(store), UnackedKeys(store)),
+    )
+    publish(channel, "b")
+    taken = late.take(Request(["q"], 1))
+    lease.uncover(keys)
+    assert site.redis.zcard(keys.consumers) == 1
+    fetcher = SlotFetcher(late, channel.intake.consumed, channel._queue_cycle)
+    channel.intake._keep(fetcher, taken)
+    settle()
+    assert (site.redis.zcard(keys.consumers), site.ready(), site.unacked()) == (0, 1, 0)
 
 
 def test_what_was_used_of_the_rates_of_keys_goes_with_a_queue(site: Site) -> None:

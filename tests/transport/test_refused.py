@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
 from contextlib import ExitStack
 from threading import Thread
 from time import monotonic
@@ -14,8 +14,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.waits import current
-from kombu_redisdelay.transport import refused
-from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, publish
+from kombu_redisdelay.transport import orphan_keeper, refused
+from tests.transport.kit import PATIENCE, Inbox, Site, drain, drain_for, in_seconds, publish
+from tests.transport.malformed import MESSAGE
 from tools.harness import trouble
 from tools.harness.process import wait_until
 from tools.harness.proxy import Proxy
@@ -23,32 +24,14 @@ from tools.harness.redis_server import HOST, RedisServer, free_port
 
 pytestmark = pytest.mark.one_server
 
-USER, PASSWORD = "of-workers", "secret"
 STRIKE = "ERR the disks are on strike"
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[RedisServer]:
-    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
-    with RedisServer(args=user) as server:
-        yield server
-
-
 @pytest.fixture
-def proxy(own_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(own_server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def site(own_server: RedisServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(site_of_user: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Of which no other test has been served."""
     monkeypatch.setattr(refused, "_have_served", set())
-    with own_server.client() as client:
-        client.flushall()
-        site = Site(f"redisdelay://{USER}:{PASSWORD}@{HOST}:{proxy.port}/0", client)
-        yield site
-        site.close()
-    assert not current()
+    return site_of_user
 
 
 @pytest.fixture
@@ -72,6 +55,8 @@ def test_it_goes_on_when_the_server_does(site: Site, own_server: RedisServer, ch
         inbox.messages[0].ack()
         drain(connection, lambda: is_refused(channel))
         assert [wait.reason for wait in current().values()] == ["misconf"]
+        # Redis says more than fits into a line.
+        assert current()["misconf"].said.endswith("...")
     publish(site.channel(), "after")
     drain(connection, lambda: inbox.bodies == ["before", "after"])
     drain(connection, lambda: site.unacked() == 1 and not is_refused(channel))
@@ -102,6 +87,29 @@ def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
     drain(connection, lambda: not is_refused(channel))
 
 
+@pytest.mark.parametrize("how", ["reject", "dead"])
+def test_what_was_refused_when_the_connection_is_lost_is_done_afterwards(
+    site: Site, own_server: RedisServer, how: str
+) -> None:
+    connection = site.connect(visibility_timeout=1, dead_letter=True)
+    connection.transport.is_workers = True
+    channel: Any = connection.default_channel
+    inbox = Inbox(channel, prefetch=1)
+    publish(site.channel(), "a")
+    drain(connection, lambda: len(inbox) == 1)
+    message = inbox.messages.pop()
+    with trouble.misconf(own_server):
+        if how == "dead":
+            channel.qos.make_dead(message, "wrong")
+        else:
+            message.reject()
+        del message
+        drain(connection, lambda: is_refused(channel))
+        connection.collect()
+    wait_until(lambda: site.unacked() == 0, PATIENCE, "that it is settled")
+    assert (len(site.dead()), site.ready()) == (1, 0)
+
+
 @pytest.mark.parametrize("command", ["-evalsha", "-bzpopmin"])
 def test_what_is_refused_for_long_is_told_once(
     site: Site, own_server: RedisServer, channel: Any, command: str, caplog: pytest.LogCaptureFixture
@@ -113,8 +121,11 @@ def test_what_is_refused_for_long_is_told_once(
     publish(site.channel(), "before")
     drain(connection, lambda: inbox.bodies == ["before"])
     # Who was served, and has waited, has the right user.
-    drain(connection, lambda: {wait for _, wait in refused._have_served} == {False, True})
-    with trouble.no_permission(own_server, USER, command):
+    drain(
+        connection,
+        lambda: {asked for _, asked in refused._have_served} >= {refused.Asked.TAKE, refused.Asked.WAIT},
+    )
+    with trouble.no_permission(own_server, trouble.USER, command):
         site.redis.acl_log_reset()
         # The ACL log counts the same again as one. The lease is tried as well.
         drain(connection, lambda: any(entry["count"] > 20 for entry in site.redis.acl_log()))
@@ -141,7 +152,7 @@ def test_who_never_had_the_permission_gets_an_error_that_names_it(
 ) -> None:
     Inbox(channel, "emails")
     with (
-        trouble.no_permission(own_server, USER, *rules),
+        trouble.no_permission(own_server, trouble.USER, *rules),
         pytest.raises(NoPermissionError, match=said) as caught,
     ):
         drain(channel.connection.client, lambda: False)
@@ -185,7 +196,7 @@ class TestUnknownError:
         monkeypatch.setattr(refused, "UNKNOWN_FOR", 0.5)
         monkeypatch.setattr(refused, "refusal_of", lambda error: None)
         inbox = Inbox(channel)
-        with trouble.no_permission(own_server, USER, "-bzpopmin"):
+        with trouble.no_permission(own_server, trouble.USER, "-bzpopmin"):
             publish(site.channel(), "a")
             with pytest.raises(ResponseError, match="bzpopmin"):
                 drain(channel.connection.client, lambda: False)
@@ -211,6 +222,27 @@ class TestUnknownError:
             assert goes_on(f"ERR the disks are on {word}, number {{}}", 0.4)
         with pytest.raises(ResponseError, match="on strike"):
             goes_on("ERR the disks are on strike, number {}", PATIENCE)
+
+
+def test_what_is_not_due_or_no_message_is_moved_when_the_server_takes_it(
+    site: Site, own_server: RedisServer, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Producers of ``redis://`` schedule nothing. Other messages are delivered meanwhile."""
+    inbox = Inbox(channel)
+    connection = channel.connection.client
+    publish(site.channel(), "before")
+    drain(connection, lambda: len(inbox) == 1)
+    inbox.messages[0].ack()
+    drain(connection, lambda: site.unacked() == 0)
+    early = json.dumps({**MESSAGE, "headers": {"id": "early", "eta": in_seconds(60).isoformat()}})
+    with trouble.no_permission(own_server, trouble.USER, "-hdel"):
+        site.redis.lpush("q", early, "garbage", json.dumps(MESSAGE))
+        drain(connection, lambda: len(inbox) == 2 and is_refused(channel))
+        assert (site.scheduled(), site.unacked()) == (0, 3)
+    drain(connection, lambda: site.scheduled() == 1 and not is_refused(channel))
+    assert (site.scheduled(), site.redis.llen(site.keys().dead), site.unacked()) == (1, 1, 1)
+    assert not any("Could not move" in line for line in caplog.messages)
+    assert sum("Moved an entry" in line for line in caplog.messages) == 1
 
 
 class TestConnecting:
@@ -276,7 +308,7 @@ class TestEnding:
     @pytest.fixture(autouse=True)
     def _patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(refused, "END_PATIENCE", 1.0)
-        refused._end_of_patience.cache_clear()
+        refused.end_of_patience.cache_clear()
 
     def held(self, channel: Any, site: Site) -> Any:
         inbox = Inbox(channel)
@@ -284,14 +316,35 @@ class TestEnding:
         drain(channel.connection.client, lambda: len(inbox) == 1)
         return inbox.messages[0]
 
-    def test_its_acks_wait(self, site: Site, own_server: RedisServer, channel: Any) -> None:
+    @pytest.mark.parametrize("dead", [False, True], ids=["ack", "dead"])
+    def test_what_it_settles_waits(
+        self, site: Site, own_server: RedisServer, channel: Any, dead: bool
+    ) -> None:
         message = self.held(channel, site)
         with trouble.misconf(own_server):
-            message.ack()
+            if dead:
+                channel.qos.make_dead(message, "wrong")
+            else:
+                message.ack()
             closing = Thread(target=channel.connection.client.release)
             closing.start()
-            wait_until(lambda: refused._end_of_patience.cache_info().currsize, 10, "that it is refused")
+            wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
         closing.join(10)
+        assert (len(site.dead()), site.ready(), site.unacked()) == (int(dead), 0, 0)
+
+    def test_acks_of_a_lost_connection_wait_too(
+        self, site: Site, proxy: Proxy, own_server: RedisServer, channel: Any
+    ) -> None:
+        message = self.held(channel, site)
+        proxy.refuse("NOAUTH Authentication required.", [HOST])
+        message.ack()
+        channel.connection.client.collect()
+        del message
+        ending = Thread(target=orphan_keeper._end_all)
+        ending.start()
+        wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
+        proxy.serve()
+        ending.join(10)
         assert (site.ready(), site.unacked()) == (0, 0)
 
     def test_not_for_ever(self, site: Site, own_server: RedisServer, channel: Any) -> None:

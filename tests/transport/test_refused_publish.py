@@ -19,34 +19,16 @@ from tests.transport.kit import Site, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until
 from tools.harness.proxy import Proxy, Trap
-from tools.harness.redis_server import HOST, RedisServer
+from tools.harness.redis_server import RedisServer
 
 pytestmark = pytest.mark.one_server
 
-USER, PASSWORD = "of-publishers", "secret"
 Begin = Callable[[RedisServer, Proxy], AbstractContextManager[object]]
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[RedisServer]:
-    user = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
-    with RedisServer(args=user) as server:
-        yield server
-
-
 @pytest.fixture
-def proxy(own_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(own_server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def site(own_server: RedisServer, proxy: Proxy) -> Iterator[Site]:
-    with own_server.client() as client:
-        client.flushall()
-        site = Site(f"redisdelay://{USER}:{PASSWORD}@{HOST}:{proxy.port}/0", client)
-        yield site
-        site.close()
+def site(site_of_user: Site) -> Site:
+    return site_of_user
 
 
 @contextmanager
@@ -60,7 +42,7 @@ def by_proxy(proxy: Proxy, said: str) -> Iterator[None]:
 TROUBLES: dict[str, tuple[Begin, bool]] = {
     "OOM": (lambda server, _: trouble.full(server), False),
     "MISCONF": (lambda server, _: trouble.misconf(server), False),
-    "NOPERM": (lambda server, _: trouble.no_permission(server, USER, "-@write"), False),
+    "NOPERM": (lambda server, _: trouble.no_permission(server, trouble.USER, "-@write"), False),
     "quota": (lambda _, proxy: by_proxy(proxy, "ERR max daily request limit exceeded."), False),
     "unknown": (lambda _, proxy: by_proxy(proxy, "ERR the disks are on strike"), False),
     "BUSY": (lambda server, _: trouble.busy(server), True),
@@ -140,7 +122,9 @@ class TestSeveralQueues:
         """All that has to do with *queue*, and nothing else."""
         others = {"first", "second"} - {queue}
         keys = [rule for name in others for rule in (f"~{name}*", f"~*{{{name}}}*")]
-        with trouble.no_permission(server, USER, "resetkeys", "~_kombu*", "~redisdelay:known*", *keys):
+        with trouble.no_permission(
+            server, trouble.USER, "resetkeys", "~_kombu*", "~redisdelay:known*", *keys
+        ):
             yield
 
     @pytest.mark.parametrize("headers", [{}, {"x-delay": 60_000}], ids=["ready", "scheduled"])

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.transport import remote_control, revoker
-from tests.transport.kit import Inbox, Site, publish
+from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
 
 HURRIED = ["add_consumer", "cancel_consumer"]
@@ -127,6 +127,27 @@ def test_an_id_that_utf_8_cannot_say_is_taken_out_with_the_others(
     control.Panel.data["revoke"](worker_state(app, channel), ["a", "\ud800", "b"])
     wait_until(lambda: site.scheduled() == 1, 30, "out of the schedule")
     wait_until(lambda: app.AsyncResult("b").state == "REVOKED", 30, "marked")
+
+
+@pytest.mark.parametrize("task", ["known", "unknown"])
+def test_who_waits_by_rpc_learns_of_it(site: Site, task: str) -> None:
+    app = Celery("worker", set_as_current=False, broker=site.url, backend="rpc://")
+
+    @app.task(name="known", shared=False)
+    def known() -> None:
+        pass
+
+    channel = site.channel()
+    message = {"headers": {"id": "a", "task": task, "x-delay": HOUR_MS}, "serializer": "json"}
+    publish(channel, [[], {}, {}], reply_to="client", correlation_id="a", **message)  # type: ignore[arg-type]
+    Inbox(channel)
+    control.Panel.data["revoke"](worker_state(app, channel), "a")
+    listening = site.channel()
+    client = Inbox(listening, "client")
+    drain(listening.connection.client, lambda: len(client))
+    assert client.messages[0].payload["status"] == "REVOKED"
+    assert client.messages[0].properties["correlation_id"] == "a"
+    app.close()
 
 
 @pytest.mark.parametrize("headers", [{"customer": {"Ada"}}, ["customer=Ada"]])

@@ -15,13 +15,22 @@ LEASE, PREFETCH = "visibility_timeout is 43200 seconds", "worker_enable_prefetch
 
 
 @pytest.mark.parametrize(
-    ("options", "settings", "is_green", "said"),
+    ("options", "settings", "pool", "said"),
     [
-        ({}, {}, False, set()),
-        ({"visibility_timeout": 43_200}, {}, False, {LEASE}),
-        ({}, {}, True, {PREFETCH}),
-        ({}, {"worker_enable_prefetch_count_reduction": False}, True, set()),
-        ({}, {"worker_prefetch_multiplier": 0}, True, set()),
+        ({}, {}, "prefork", set()),
+        ({"visibility_timeout": 43_200}, {}, "prefork", {LEASE}),
+        ({}, {}, "green", {PREFETCH}),
+        ({}, {"worker_enable_prefetch_count_reduction": False}, "green", set()),
+        ({}, {"worker_prefetch_multiplier": 0}, "green", set()),
+        ({}, {"worker_prefetch_multiplier": 1}, "autoscale", {PREFETCH}),
+        ({}, {"worker_prefetch_multiplier": 1}, "prefork", set()),
+        ({}, {}, "autoscale", set()),
+        (
+            {},
+            {"worker_prefetch_multiplier": 1, "worker_enable_prefetch_count_reduction": False},
+            "autoscale",
+            set(),
+        ),
     ],
 )
 def test_what_will_do_harm_is_said(
@@ -29,14 +38,17 @@ def test_what_will_do_harm_is_said(
     caplog: pytest.LogCaptureFixture,
     options: dict[str, Any],
     settings: dict[str, Any],
-    is_green: bool,
+    pool: str,
     said: set[str],
 ) -> None:
     app = Celery("worker", broker="memory://", set_as_current=False)
-    app.conf.update(settings)
+    app.conf.update({name: value for name, value in settings.items() if name != "worker_prefetch_multiplier"})
     consumer = SimpleNamespace(
         app=app,
-        pool=SimpleNamespace(is_green=is_green),
+        pool=SimpleNamespace(is_green=pool == "green"),
+        # Of the settings, or of the command line.
+        prefetch_multiplier=settings.get("worker_prefetch_multiplier", 4),
+        controller=SimpleNamespace(autoscaler=object() if pool == "autoscale" else None),
         task_consumer=SimpleNamespace(channel=site.channel(**options)),
     )
     _on_worker_ready(sender=consumer)
@@ -47,7 +59,8 @@ def test_what_will_do_harm_is_said(
 def test_a_server_that_is_not_verified_is_said(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     app = Celery("worker", broker="memory://", set_as_current=False)
     channel = site.channel()
-    consumer = SimpleNamespace(app=app, pool=None, task_consumer=SimpleNamespace(channel=channel))
+    task_consumer = SimpleNamespace(channel=channel)
+    consumer = SimpleNamespace(app=app, pool=None, prefetch_multiplier=4, task_consumer=task_consumer)
     channel.pool.connection_kwargs["ssl_cert_reqs"] = "required"
     _on_worker_ready(sender=consumer)
     assert caplog.text == ""

@@ -19,12 +19,6 @@ from tools.harness.trouble import Trouble, busy, misconf, no_permission
 pytestmark = pytest.mark.one_server
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 @pytest.fixture
 def site(own_server: RedisServer) -> Iterator[Site]:
     with own_server.client() as client:

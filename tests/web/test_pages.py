@@ -236,6 +236,11 @@ def test_redis_is_away_and_comes_back(path: str) -> None:
         site.close()
 
 
+def test_the_doctor_imports_the_tasks_as_a_worker_does(viewer: Viewer, site: Site) -> None:
+    site.app.conf.imports = ["no_such_module_of_a_test"]
+    assert "module 'no_such_module_of_a_test' cannot be imported" in viewer.open("/doctor").text
+
+
 def test_what_the_doctor_found_has_a_time(viewer: Viewer) -> None:
     assert "Examined at " in viewer.open("/doctor").text
 

@@ -22,6 +22,9 @@ PATIENCE = 30.0
 #: Arguments of a server that is to load slowly: so many microseconds a key. In between it looks at its
 #: clients, after two megabytes each time.
 SLOW_TO_LOAD = ("--key-load-delay", "40000")
+#: A user that may be refused something while others are served, and arguments of a server that knows it.
+USER, PASSWORD = "of-workers", "secret"
+WITH_USER = ("--user", USER, "on", f">{PASSWORD}", "~*", "&*", "+@all")
 _FILLERS, _FILLER_BYTES = 40, 2**19
 
 Trouble = Callable[[RedisServer], AbstractContextManager[object]]
@@ -31,6 +34,11 @@ def asking(server: RedisServer, **login: str) -> redis.Redis:
     """A client that says what the server said, and tries nothing again."""
     options: dict[str, Any] = {"password": server.password, **login, "retry": Retry(NoBackoff(), 0)}
     return redis.Redis(host=HOST, port=server.port, **options)
+
+
+def url_of_user(port: int) -> str:
+    """The broker, at the port of the server or of a proxy before it, for :data:`USER`."""
+    return f"redisdelay://{USER}:{PASSWORD}@{HOST}:{port}/0"
 
 
 @contextmanager

@@ -3,13 +3,53 @@ primary any more, or too few replicas follow it. Their errors name the server.""
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary, Refuses, TooFewReplicas
 from kombu_redisdelay.refusals import Then, refusal_of
+
+#: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its
+#: last acks and give backs would wait as long as usual, and Docker kills ten seconds after SIGTERM.
+LAST_PATIENCE = 0.3
+
+
+class _End:
+    """Whether the program ends, and a server is silent meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._has_begun = self._is_silent = False
+        self._known: WeakSet[ToPrimary] = WeakSet()
+
+    def begin(self) -> None:
+        self._has_begun = True
+
+    def connects(self, connection: ToPrimary) -> None:
+        with self._lock:
+            self._known.add(connection)
+            if self._is_silent:
+                connection.hurry()
+
+    def is_silent(self) -> None:
+        """Note that a server has not answered in time."""
+        if self._has_begun:
+            with self._lock:
+                self._is_silent = True
+                for each in self._known:
+                    each.hurry()
+
+
+_end = _End()
+
+
+def begin_end() -> None:
+    """Note that the program is about to end: it waits for a silent server once only."""
+    _end.begin()
 
 
 class ToPrimary(AbstractConnection):
@@ -27,6 +67,7 @@ class ToPrimary(AbstractConnection):
             Refuses: it has.
             ResponseError: it refuses for good.
         """
+        _end.connects(self)
         try:
             return super().connect(*args, **kwargs)
         except ResponseError as exc:
@@ -71,8 +112,15 @@ class ToPrimary(AbstractConnection):
             if kwargs.get("disconnect_on_error", True):
                 self.disconnect()
             if isinstance(exc, TimeoutError):
+                _end.is_silent()
                 raise TimeoutError(f"no reply from {self._address}: {exc}") from None
             raise
+
+    def hurry(self) -> None:
+        """Wait for :data:`LAST_PATIENCE` at most from now on."""
+        self.socket_timeout = self.socket_connect_timeout = LAST_PATIENCE
+        if self._sock is not None:
+            self._sock.settimeout(LAST_PATIENCE)
 
     def _lost(self, error: ResponseError) -> NothingDone | None:
         """The error of a lost connection that *error* stands for; ``None`` if it is something else."""

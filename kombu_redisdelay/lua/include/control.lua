@@ -12,12 +12,21 @@ local LIMITS = {
   'has_key_limits',
 }
 
--- To be called when one of them may have gone.
+-- To be called when one of them may have gone. What takes have noted of a rate goes with it.
 local function remove_unused(control)
-  for _, found in pairs(redis.call('HMGET', control, unpack(LIMITS))) do
-    if found then
-      return
-    end
+  local found, has, is_used = redis.call('HMGET', control, unpack(LIMITS)), {}, false
+  for i, name in ipairs(LIMITS) do
+    has[name] = found[i]
+    is_used = is_used or found[i]
   end
-  redis.call('DEL', control)
+  if not is_used then
+    redis.call('DEL', control)
+    return
+  end
+  if not has.interval_us then
+    redis.call('HDEL', control, 'full_at_us', 'watcher', 'watched_us')
+  end
+  if not has.fair or not (has.key_interval_us or has.has_key_limits) then
+    redis.call('HDEL', control, 'key_watcher', 'key_watched_us')
+  end
 end

@@ -25,8 +25,7 @@ end
 
 -- Takes a message off the schedule, by the name that it has there. Returns 1 if there was one, else 0.
 local function unschedule(schedule_key, messages_key, duplicates_key, member)
-  local removed = redis.call('HDEL', messages_key, member)
   redis.call('ZREM', schedule_key, member)
   redis.call('ZREM', duplicates_key, member)
-  return removed
+  return redis.call('HDEL', messages_key, member)
 end

@@ -135,11 +135,15 @@ local function count_anew(keys, most)
 end
 
 -- Returns 1 if it was there, else 0. It removes first, because a full server does not refuse that (full.lua).
-local function remove_failed(keys, name)
+-- Calls `when_removed`, if there is one, before anything else can fail.
+local function remove_failed(keys, name, when_removed)
   local at_ms = tonumber(redis.call('ZSCORE', keys.list, name) or nil)
   local head = redis.call('HGET', keys.heads, name) or ''
   local message_bytes = redis.call('HSTRLEN', keys.messages, name)
   local was_there = redis.call('ZREM', keys.list, name)
+  if was_there == 1 and when_removed then
+    when_removed()
+  end
   redis.call('HDEL', keys.heads, name)
   redis.call('HDEL', keys.messages, name)
   redis.call('ZREM', keys.duplicates, name)

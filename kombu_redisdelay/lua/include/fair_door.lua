@@ -162,7 +162,8 @@ end
 
 -- Returns how many messages are left in a lane.
 local function move_lane_back(fair, lane, door, budget)
-  expect_turns(lane)
+  expect_turns(fair, lane)
+  expect_right('LPUSH', door, '')
   move_last(fair, lane, door, budget)
   if redis.call('EXISTS', lane.zset, fair.base .. 'limited') == 0 then
     -- Whatever it says: another program has removed their lists. Else this would not end, and until then

@@ -9,7 +9,7 @@ local function open_fair(queue, steps, now_us, seed)
   for index, lane in ipairs(fair.lanes) do
     local is_to_sort_in = may_come or queue.counts[index] > 0
     if is_to_sort_in or lane.n > 0 then
-      expect_turns(lane)
+      expect_turns(fair, lane)
     end
     if is_to_sort_in then
       redis.call('LLEN', lane.lists)

@@ -389,9 +389,12 @@ local function open_lanes(fair, steps)
   end
 end
 
--- To be called before something is written: a key of a wrong type raises an error. If there are turns, and
--- nothing is said to be sorted in, the count was lost.
-local function expect_turns(lane)
+-- To be called before something is written (expect.lua). If there are turns, and nothing is said to be sorted
+-- in, the count was lost.
+local function expect_turns(fair, lane)
+  expect_right('LPUSH', lane.lists, '')
+  expect_right('ZADD', lane.zset, '0', '')
+  expect_right('HSET', fair.base .. 'fair', '', '')
   if redis.call('ZCARD', lane.zset) > 0 and lane.n == 0 then
     lose_count_of(lane)
   end

@@ -97,7 +97,7 @@ local function give_back(tag, id, how, queue, done)
     redis.call('HDEL', queue.unacked, tag)
     free_key(keyed, now_ms)
   elseif where == 'dead' then
-    expect_list(queue.dead)
+    expect_list(queue.dead, 'LPUSH')
     redis.call('HDEL', queue.unacked, tag)
     local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
     done.dead = done.dead + 1
@@ -116,7 +116,11 @@ local function give_back(tag, id, how, queue, done)
   else
     local ready = ready_key(queue.ready, queue.separator, step)
     local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
-    expect_list(ready)
+    local push = where == 'head' and 'RPUSH' or 'LPUSH'
+    expect_list(ready, push)
+    if where == 'head' and queue.fair == 'on' then
+      expect_right(push, queue.base .. step .. ':', '')
+    end
     redis.call('HDEL', queue.unacked, tag)
     if where == 'head' then
       put_at_head(queue, ready, step, payload, done)

@@ -13,7 +13,7 @@ local function migrate(base, ready_name, ready_at, now_us, budget, takes_over)
   end
   local due = redis.call('ZRANGEBYSCORE', schedule_key, '-inf', now_ms, 'LIMIT', 0, budget.messages)
   for _, ready in pairs(ready_at) do
-    expect_list(ready)
+    expect_list(ready, 'LPUSH')
   end
   local function list_of(step)
     return ready_at[step] or ready_name

@@ -20,33 +20,35 @@ local function key_and_holder(base, stored, start)
 end
 
 -- The message begins at `start` in `stored`: each copy of 1 MiB takes a millisecond. `remove` takes it from
--- where it is kept, and returns 1 if it was there, else 0. Returns the same, or the id of the message that
--- holds its key: then nothing was done.
+-- where it is kept, calls its argument at once if it was there, and returns 1 if it was, else 0. Returns the
+-- same, or the id of the message that holds its key: then nothing was done.
 local function requeue(base, step, stored, start, remove)
   local ready = ready_list_of(step)
-  expect_list(ready)
+  expect_list(ready, 'LPUSH')
   local record, id, holder = key_and_holder(base, stored, start)
   if holder then
     return holder.id
   end
-  if remove() == 0 then
-    return 0
-  end
   local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
-  redis.call('LPUSH', ready, with_members(stored, start, ours))
-  if record then
+  local payload = with_members(stored, start, ours)
+  local was_there = remove(function()
+    redis.call('LPUSH', ready, payload)
+  end)
+  if was_there == 1 and record then
     record.current = entry_at('r', step, clock_ms(), id)
     write_record(record)
   end
-  return 1
+  return was_there
 end
+
+local function do_nothing() end
 
 local reply, requeued = {}, 0
 
 -- Does what ARGV[1] says, "requeue" or "drop", and notes for the reply what `requeue` would return.
 local function take_out(base, step, stored, start, remove)
   local is_requeued = ARGV[1] == 'requeue'
-  local done = is_requeued and requeue(base, step, stored, start, remove) or remove()
+  local done = is_requeued and requeue(base, step, stored, start, remove) or remove(do_nothing)
   if is_requeued and done == 1 then
     requeued = requeued + 1
   end

@@ -10,12 +10,14 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
+from kombu_redisdelay.operations.app_tasks import import_tasks, queues_of_tasks
 from kombu_redisdelay.operations.doctor.filling import check_filling
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.leases import check_lease
+from kombu_redisdelay.operations.doctor.leases import check_lease, check_worker_names
 from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
 from kombu_redisdelay.operations.doctor.limits import check_stock_workers
 from kombu_redisdelay.operations.doctor.names import names_of
+from kombu_redisdelay.operations.doctor.old_bindings import old_bindings
 from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
 from kombu_redisdelay.operations.doctor.prefetch import check_prefetch
@@ -73,6 +75,8 @@ def _check_rest(
     access: Access, queues: Sequence[str], silent: Collection[str], with_permissions: bool
 ) -> list[Finding]:
     store = access.store
+    # What is imported may declare queues.
+    not_imported = import_tasks(access.app) if access.app else ""
     names = names_of(access, queues)
     permissions = check_permissions(store, names, silent) if with_permissions else iter(())
     findings = [
@@ -82,8 +86,9 @@ def _check_rest(
         *check_lease(access.options),
         *(check_result_backend(access.app) if access.app else ()),
         *check_prefetch(access.app),
+        *_not_imported(not_imported),
     ]
-    declared = set(access.declared_queues)
+    declared = {*access.declared_queues, *(queues_of_tasks(access.app) if access.app else ())}
     try:
         used = set(store.queues())
     except NoPermissionError as exc:
@@ -98,6 +103,10 @@ def _check_rest(
         )
         findings.append(wrong("queues", found, _START_THEM))
         used = set(queues)
+    # What the app declares is known if its tasks are.
+    is_known = access.app is not None and not not_imported
+    old = old_bindings(store, access.app, declared) if is_known else {}
+    used.update(old)
     known = divide(store, sorted(used | declared, key=natural), silent)
     selected = divide(store, queues or attended(store, known.within), silent)
     examined = list(selected.within)
@@ -116,12 +125,28 @@ def _check_rest(
         *_as_far_as_allowed("partitions", check_partitions(store, known, queues)),
         *_away(selected.away if queues else known.away),
         *_as_far_as_allowed(
-            "queues", check_queues(store, examined, access.options, access.app, declared, stranded)
+            "queues",
+            check_queues(
+                store, examined, access.options, access.app, declared if is_known else None, stranded, old
+            ),
+        ),
+        *_as_far_as_allowed(
+            "workers", check_worker_names(store, store.partitions.all_names(known.within), access.options)
         ),
         *_as_far_as_allowed("lost keys", check_unlisted(store, examined)),
         *_as_far_as_allowed("what fills Redis", check_filling(access)),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]
+
+
+def _not_imported(why: str) -> Iterator[Finding]:
+    if why:
+        yield warning(
+            "tasks",
+            why,
+            "A worker imports it when it starts. What depends on the tasks was left out: whether those of a "
+            "limited queue are acked before they run.",
+        )
 
 
 def _is_in(queue: str, known: Collection[str], store: Store) -> bool:

@@ -11,6 +11,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.app_tasks import import_tasks, queue_of
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 from kombu_redisdelay.operations.fair import fair_states
 from kombu_redisdelay.operations.limits import QueueLimits, queue_limits
@@ -91,15 +92,16 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
 def check_early_acks(
     store: Store, queue: str, concurrency: int | None, app: Any, keys: str = ""
 ) -> Iterator[Finding]:
-    """
+    """Says nothing if the tasks of the app cannot be imported.
+
     Arguments:
         concurrency: a limit of the queue or of its keys, which late acks need; ``None`` for no limit.
         keys: if it is a limit of keys, ``each key`` or ``the key``.
     """
-    if concurrency is None or app is None:
+    if concurrency is None or app is None or import_tasks(app):
         return
     tasks = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
-    of_queue = [name for name in tasks if _queue_of(app, name) == queue]
+    of_queue = [name for name in tasks if queue_of(app, name) == queue]
     early = sorted(name for name in of_queue or tasks if not tasks[name].acks_late)
     if not early and (tasks or app.conf.task_acks_late):
         return
@@ -115,15 +117,6 @@ def check_early_acks(
         "A message that is acked is not held any more, so more tasks may run. Set task_acks_late, or "
         "acks_late for the tasks of this queue.",
     )
-
-
-def _queue_of(app: Any, task: str) -> str | None:
-    """Where the app publishes a task, as far as that is known without its arguments."""
-    try:
-        return str(app.amqp.router.route({}, task, (), {})["queue"].name)
-    except Exception:
-        # Routes may be functions of the application.
-        return None
 
 
 def _stock_workers(server: Server, unacked_key: str, check: str, advice: str) -> Iterator[Finding]:

@@ -52,14 +52,20 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
     for use, error in chain.from_iterable(refusals):
         # All versions of Redis and Valkey use these words in their errors.
         if "to run the" in error:
-            name = "|".join(
-                map(str, use.command[: 2 if use.command[0] in ("SCRIPT", "CLUSTER", "MEMORY") else 1])
-            )
-            commands[name] = f"+{name.lower()}"
+            commands[_name(use)] = _rule(use)
         elif "channel" in error:
             channels[use.of] = use.rule
         else:
             keys[use.of] = use.rule
+    if _name(_BEGIN) in commands:
+        needed = chain((_BEGIN, _END), uses(store, names))
+        every = dict.fromkeys(rule for use in needed for rule in (_rule(use), use.rule) if rule)
+        yield wrong(
+            "permissions",
+            f"commands refused: {', '.join(commands)}; without MULTI, doctor cannot look at the others",
+            f"All that is needed: ACL SETUSER <user> {' '.join(map(_written, every))}",
+        )
+        return
     why = {"commands": " (scripts need every command that they call)"}
     for what, refused in (("commands", commands), ("keys", keys), ("channels", channels)):
         if refused:
@@ -71,6 +77,16 @@ def check_permissions(store: Store, names: Names, silent: Collection[str]) -> It
             )
     if not (commands or keys or channels):
         yield ok("permissions", "all commands, keys and channels are allowed")
+
+
+def _name(use: Use) -> str:
+    """The name of its command, as rules have it but for the case."""
+    command, *rest = map(str, use.command)
+    return f"{command}|{rest[0]}" if command in _WITH_SUBCOMMANDS else command
+
+
+def _rule(use: Use) -> str:
+    return f"+{_name(use).lower()}"
 
 
 def _written(rule: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,7 @@ from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warni
 from kombu_redisdelay.operations.doctor.keys import check_keys
 from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.limits import check_early_acks, check_limits
+from kombu_redisdelay.operations.doctor.old_bindings import OldBinding, check_old_bindings
 from kombu_redisdelay.operations.expired import expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
@@ -56,15 +57,17 @@ def check_queues(
     queues: Iterable[str],
     options: Options,
     app: Any,
-    declared: Collection[str],
+    declared: Collection[str] | None,
     stranded: Sequence[Stranded],
+    old: Mapping[str, Sequence[OldBinding]],
 ) -> Iterator[Finding]:
     """What is to be said of each queue, and at last how many are in order.
 
     Arguments:
         app: the Celery app, ``None`` if it is not known.
-        declared: the queues that it declares.
+        declared: the queues that it declares; ``None`` if they are not known.
         stranded: the lists of these queues where no worker looks.
+        old: queue -> bindings by which it gets copies of what is for others.
     """
     in_order = 0
     lists_of: dict[str, list[Stranded]] = {}
@@ -72,10 +75,10 @@ def check_queues(
         lists_of.setdefault(store.partitions.queue_of(each.queue), []).append(each)
     for queue in dict.fromkeys(map(store.partitions.queue_of, queues)):
         try:
-            is_odd = app is not None and queue not in declared
+            is_odd = declared is not None and queue not in declared
             found = [
                 *_stranded(store, queue, lists_of.get(queue, ())),
-                *_of_queue(store, queue, options, app, is_odd),
+                *_of_queue(store, queue, options, app, is_odd, old.get(queue, ())),
             ]
         except NoPermissionError:
             # The queue may belong to another application in this database.
@@ -89,10 +92,13 @@ def check_queues(
         yield ok("queues", f"{in_order} in order")
 
 
-def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool) -> Iterator[Finding]:
+def _of_queue(
+    store: Store, queue: str, options: Options, app: Any, is_odd: bool, old: Sequence[OldBinding]
+) -> Iterator[Finding]:
     """
     Arguments:
         is_odd: whether there is an app that does not declare it.
+        old: bindings by which it gets copies of what is for others.
     """
     if is_ours(queue):
         yield wrong(
@@ -108,8 +114,12 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
         yield from wrong_types
         return
     [stats] = queue_stats(store, [queue])
-    yield from _late(stats, is_odd)
-    yield from _consumers(stats)
+    has_copies = bool(old) and not stats.consumers
+    if has_copies:
+        yield from check_old_bindings(stats, old)
+    else:
+        yield from _late(stats, is_odd)
+        yield from _consumers(stats)
     yield from _dead(stats, options.dead_letter_limit)
     yield from check_failed(store, stats, names)
     yield from _unknown(store, queue, options)
@@ -120,7 +130,8 @@ def _of_queue(store: Store, queue: str, options: Options, app: Any, is_odd: bool
             yield from check_unacked(store, name)
         yield from _damage(store, name)
         yield from _foreign_fields(store, name)
-    yield from _expired(store, stats, names)
+    if not has_copies:
+        yield from _expired(store, stats, names)
     yield from check_limits(store, queue, stats.limits, app)
     yield from check_bound(store, stats, app)
     yield from check_fairness(store, stats, app)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import TimeoutError
 
+from kombu_redisdelay.broker.server import connections
 from kombu_redisdelay.broker.server.connections import PlainConnection
 from tools.harness.redis_server import HOST, RedisServer
 
@@ -73,3 +74,35 @@ def test_a_server_that_is_silent(closes: bool) -> None:
             connection.read_response(disconnect_on_error=closes)
         assert (connection._sock is None) == closes
         connection.disconnect()
+
+
+class TestAtTheEndOfTheProgram:
+    """A server that is silent is waited for once, not for each of the last acks and give backs."""
+
+    @pytest.fixture(autouse=True)
+    def end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connections, "_end", connections._End())
+
+    def test_all_connections_hurry(self, shared_server: RedisServer) -> None:
+        first, second = (PlainConnection(host=HOST, port=shared_server.port, socket_timeout=5) for _ in "12")
+        second.connect()
+        self.ask_in_vain(first)
+        assert second.socket_timeout == 5, "the program goes on"
+        connections.begin_end()
+        assert second.socket_timeout == 5, "no server is silent"
+        self.ask_in_vain(first)
+        later = PlainConnection(host=HOST, port=shared_server.port, socket_timeout=5)
+        later.connect()
+        for each in (second, later):
+            assert each._sock is not None
+            assert each._sock.gettimeout() == each.socket_timeout == connections.LAST_PATIENCE
+            each.send_command("PING")
+            assert each.read_response() == b"PONG"
+            each.disconnect()
+
+    def ask_in_vain(self, connection: Any) -> None:
+        connection.connect()
+        connection._sock.settimeout(0.05)
+        connection.send_command("BLPOP", "nothing", "0")
+        with pytest.raises(TimeoutError):
+            connection.read_response()

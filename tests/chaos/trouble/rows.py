@@ -109,6 +109,13 @@ ROWS = (
         ends_who_starts=True,
     ),
     Row(
+        "NOPERM for channels",
+        "noperm",
+        _users(trouble.no_permission, "resetchannels"),
+        is_for_some=True,
+        ends_who_starts=True,
+    ),
+    Row(
         "WRONGPASS",
         "noauth",
         _users(trouble.wrong_password, SECRET),

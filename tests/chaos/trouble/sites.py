@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from redis import Redis
 from redis.cluster import RedisCluster
 
-from tools.harness.assembly import Assembly
+from tests.chaos.single import OneServer
+from tests.chaos.site import Servers
 from tools.harness.cluster import Cluster
 from tools.harness.cluster_node import Node
 from tools.harness.proxy import HOST, Proxy
@@ -28,8 +29,8 @@ _ARGUMENTS = (*SLOW_TO_LOAD, *_OF_USERS)
 _LONG_MS = 60_000
 
 
-class TroubledSite(Assembly):
-    """From the beginning of the ``with`` block to its end.
+class TroubledSite(Servers):
+    """The servers of a run, which have the queues. Its proxies are for the workers.
 
     Attributes:
         name: of the topology.
@@ -39,21 +40,6 @@ class TroubledSite(Assembly):
     name: ClassVar[str]
     queues: ClassVar[tuple[str, ...]] = ("trouble-0", "trouble-1")
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The transport options that are needed here."""
-        return {}
-
-    @property
-    @abstractmethod
-    def servers(self) -> list[RedisServer]:
-        """Those that have the queues."""
-
-    @property
-    @abstractmethod
-    def proxies(self) -> list[Proxy]:
-        """One in front of each of them, for the workers."""
-
     @abstractmethod
     def url_of(self, user: str) -> str:
         """The broker URL of a worker."""
@@ -62,23 +48,11 @@ class TroubledSite(Assembly):
     def producing(self) -> str:
         """The broker URL of the producer."""
 
-    @abstractmethod
-    def client(self) -> Redis | RedisCluster:
-        """A client that sees all keys."""
 
-
-class One(TroubledSite):
+class One(TroubledSite, OneServer):
     """One server."""
 
     name = "single"
-
-    @property
-    def servers(self) -> list[RedisServer]:
-        return [self._server]
-
-    @property
-    def proxies(self) -> list[Proxy]:
-        return [self._proxy]
 
     def url_of(self, user: str) -> str:
         return f"redisdelay://{user}:{SECRET}@{HOST}:{self._proxy.port}/0"
@@ -86,12 +60,8 @@ class One(TroubledSite):
     def producing(self) -> str:
         return self._server.url()
 
-    def client(self) -> Redis:
-        return self._server.client()
-
     def _start(self) -> None:
-        self._server = self._exit.enter_context(RedisServer(args=_ARGUMENTS))
-        self._proxy = self._exit.enter_context(Proxy(self._server.port))
+        self._start_it(RedisServer(args=_ARGUMENTS))
 
 
 class Watched(TroubledSite):

@@ -56,14 +56,19 @@ def causes(damage: list[Damage], again_at: float) -> list[Cause]:
     ("refused", "ended", "cause"),
     [
         # It could not ack until it had ended.
-        ((10.5, 21), 20, Cause.STOPPED_REFUSED),
-        # It could have acked, before, or afterwards.
-        ((14, 21), 20, Cause.UNEXPLAINED),
-        ((10.5, 15), 20, Cause.UNEXPLAINED),
+        ([(10.5, 21)], 20, Cause.STOPPED_REFUSED),
+        ([(10.5, 15), (15.7, 21)], 20, Cause.STOPPED_REFUSED),
+        # It could have acked, before, or afterwards, or in between.
+        ([(14, 21)], 20, Cause.UNEXPLAINED),
+        ([(10.5, 15)], 20, Cause.UNEXPLAINED),
+        ([(10.5, 15), (17, 21)], 20, Cause.UNEXPLAINED),
     ],
 )
-def test_a_worker_that_was_told_to_end(refused: tuple[float, float], ended: float, cause: Cause) -> None:
-    damage = [Damage(Harm.REFUSED, ("a", "b"), *refused), Damage(Harm.TERMINATE, ("a",), 12, ended)]
+def test_a_worker_that_was_told_to_end(
+    refused: list[tuple[float, float]], ended: float, cause: Cause
+) -> None:
+    damage = [Damage(Harm.REFUSED, ("a", "b"), *each) for each in refused]
+    damage.append(Damage(Harm.TERMINATE, ("a",), 12, ended))
     assert causes(damage, 22) == [cause]
 
 

@@ -6,6 +6,8 @@ import re
 
 import pytest
 from celery import Celery
+from celery.app.task import Context
+from kombu import pools
 
 from kombu_redisdelay import Messages, OtherKeys, ServerFill
 from kombu_redisdelay.operations.memory_use import MemoryUse
@@ -64,6 +66,21 @@ def test_large_keys_of_others_are_named(site: Site, app: Celery, messages: Messa
     assert text.bytes > 50_000
     assert re.match(r"'\\x1b\[2Jtext\\n', a string, \d\d KiB", key_in_words(text))
     assert "it may be a queue of redis://" in key_in_words(stock)
+
+
+def test_results_that_nobody_has_fetched_are_named(site: Site) -> None:
+    app = Celery("rpc", broker=site.url, backend="rpc://", set_as_current=False)
+    pools.reset()
+    request = Context(reply_to=app.thread_oid, correlation_id="id")
+    app.backend.store_result("id", "x" * 20_000, "SUCCESS", request=request)
+    # Celery does not name them so.
+    site.redis.lpush("answers", site.redis.lindex(app.thread_oid, 0))
+    with Messages(app) as messages:
+        [others] = [each for each in messages.memory().others if each.what == OTHERS]
+    said = {each.name: key_in_words(each).partition("; ")[2] for each in others.largest}
+    assert said[app.thread_oid] == "results of rpc:// that nobody has fetched"
+    assert "may be a queue" in said["answers"]
+    app.close()
 
 
 def test_a_large_key_does_not_stand_for_others(
