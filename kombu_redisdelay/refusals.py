@@ -197,11 +197,18 @@ REFUSALS = (
         Then.ENDS,
         "another server or another broker URL is needed",
     ),
+    Refusal(
+        "undeclared",
+        r"(?i:undeclared key)",
+        Then.ENDS,
+        "the server must let scripts use keys that they do not declare: Dragonfly has "
+        "--default_lua_flags=allow-undeclared-keys for that, and kvrocks lua-strict-key-accessing no",
+    ),
     # What only other code cures.
     Refusal(
         "fault",
         _code("WRONGTYPE", "CROSSSLOT", "NOPROTO", "EXECABORT", "INVALIDOBJ")
-        + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script|undeclared key"
+        + r"|^WRONGTYPE: |user_script|[Rr]unning script|[Cc]ompiling script"
         + r"|^unknown |^wrong number of arg|^syntax error|out of range|is not an? (?:integer|valid)"
         + r"|non local key",
         Then.RAISES,

@@ -276,9 +276,14 @@ SAID: dict[str | None, tuple[str, ...]] = {
     "noscript": ("NOSCRIPT No matching script. Please use EVAL.",),
     "fault": (
         "Script attempted to access a non local key in a cluster node",
-        # Dragonfly.
-        "Error running script (call to f_694a5fe1): script tried accessing undeclared key",
         "NOPROTO unsupported protocol version",
+    ),
+    "undeclared": (
+        # Dragonfly; newer releases name the key.
+        "script tried accessing undeclared key",
+        "Error running script (call to 5c4d62f4): @user_script:2: script tried accessing undeclared key, key",
+        # Of others.
+        "Script attempted to access undeclared key",
     ),
     "unusable": (
         "SELECT is not allowed in cluster mode",

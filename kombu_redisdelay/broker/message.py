@@ -81,11 +81,15 @@ def due(message: Mapping[str, Any]) -> Due | None:
     """When *message*, a kombu message as a dictionary, is due; ``None`` for at once.
 
     Raises:
-        ValueError: ``x-delay``, or the ``eta`` of a Celery task, makes no sense. The error names the header
-            and the value.
+        ValueError: ``x-delay``, or the ``eta`` or ``expires`` of a Celery task, makes no sense, so that no
+            worker could run it. The error names the header and the value.
     """
     headers = message["headers"] or {}
     at_ms = eta_ms(headers)
+    # Most messages have none.
+    has_expiry = EXPIRES_HEADER in headers and headers[EXPIRES_HEADER] and "task" in headers
+    if has_expiry and expires_ms(headers) is None:
+        raise _unreadable(EXPIRES_HEADER, headers)
     delay_ms = _delay_ms(headers)
     return Due(at_ms, delay_ms) if at_ms or delay_ms else None
 
@@ -103,8 +107,8 @@ def eta_ms(headers: Mapping[str, Any]) -> float:
     A naive time is in UTC, as Celery's worker reads it.
 
     Raises:
-        ValueError: the message is a Celery task and its ``eta`` is not an ISO 8601 date and time.
-            ``eta`` in any other message is the application's own header, and may mean anything.
+        ValueError: the message is a Celery task and its ``eta`` is not an ISO 8601 date and time that Celery
+            can read. ``eta`` in any other message is the application's own header, and may mean anything.
     """
     eta = headers.get(ETA_HEADER)
     if not eta:
@@ -114,7 +118,7 @@ def eta_ms(headers: Mapping[str, Any]) -> float:
     except (ValueError, TypeError, OverflowError) as exc:
         if "task" not in headers:
             return 0
-        raise ValueError(f"header {ETA_HEADER!r} must be an ISO 8601 date and time, not {eta!r}") from exc
+        raise _unreadable(ETA_HEADER, headers) from exc
 
 
 def expires_ms(headers: Mapping[str, Any]) -> float | None:
@@ -129,18 +133,29 @@ def expires_ms(headers: Mapping[str, Any]) -> float | None:
         return None
 
 
+def _unreadable(name: str, headers: Mapping[str, Any]) -> ValueError:
+    return ValueError(
+        f"header {name!r} must be an ISO 8601 date and time, whose offset from UTC has no seconds, not "
+        f"{headers[name]!r}"
+    )
+
+
 def _moment_ms(moment: object) -> float:
     if not isinstance(moment, (str, datetime)):
         raise TypeError
     return to_ms(moment if isinstance(moment, datetime) else _parse(moment))
 
 
-def _parse(eta: str) -> datetime:
+def _parse(moment: str) -> datetime:
+    # Python reads what Celery writes in a tenth of the time. But it also reads what Celery cannot, such as an
+    # offset with seconds.
+    has_offset = moment[-6:-5] in ("+", "-") and moment[-3:-2] == ":" and moment[-2:-1] < "6"
+    is_usual = has_offset and moment[10:11] == "T"
     try:
-        # This reads what Celery writes, in a tenth of the time.
-        return datetime.fromisoformat(eta)
+        return datetime.fromisoformat(moment) if is_usual else isoparse(moment)
     except ValueError:
-        return isoparse(eta)
+        # It reads no hour 24.
+        return isoparse(moment)
 
 
 def _delay_ms(headers: Mapping[str, Any]) -> float:
@@ -263,32 +278,37 @@ def check(payload: object) -> dict[str, Any]:
     if not isinstance(payload, dict):
         what = "null" if payload is None else type(payload).__name__
         raise MalformedMessage(f"a JSON {what}, not an object")
-    if payload.get("headers") is None:
+    # As kombu does. PHP writes an empty object as an empty list.
+    if not payload.get("headers"):
         payload["headers"] = {}
     for name in ("properties", "headers"):
         if not isinstance(payload.get(name), dict):
             raise MalformedMessage(f"{name!r} is missing or not an object")
     properties = payload["properties"]
-    delivery_info = properties.setdefault("delivery_info", {})
+    delivery_info = properties.get("delivery_info")
+    if not delivery_info:
+        delivery_info = properties["delivery_info"] = {}
     if not isinstance(delivery_info, dict):
         raise MalformedMessage("'delivery_info' is not an object")
     if not isinstance(payload.get("body"), str):
         raise MalformedMessage("'body' is missing or not a string")
     for name in ("content-type", "content-encoding"):
-        if type(payload.get(name)) not in _TEXT:
+        if type(payload.get(name)) not in _TEXT and payload[name]:
             raise MalformedMessage(f"{name!r} is not a string")
     for name in ("correlation_id", "reply_to"):
-        if type(properties.get(name)) not in _NAME:
+        if type(properties.get(name)) not in _NAME and properties[name]:
             raise MalformedMessage(f"{name!r} is not a string")
     for name in ("exchange", "routing_key", "consumer_tag"):
-        if type(delivery_info.get(name)) not in _NAME:
+        # What is empty names nothing. But kombu looks for the last one in a set.
+        wrong = type(delivery_info.get(name)) not in _NAME
+        if wrong and (delivery_info[name] or name == "consumer_tag"):
             raise MalformedMessage(f"{name!r} is not a string")
     priority = properties.get("priority")
-    if type(priority) is not int and not _is_priority(priority):
+    if type(priority) is not int and priority and not _is_priority(priority):
         raise MalformedMessage("'priority' is not a number")
-    wrong = wrong_member(payload)
-    if wrong is not None:
-        raise MalformedMessage(f"{wrong!r} is not a whole number of at most {DIGITS} digits")
+    member = wrong_member(payload)
+    if member is not None:
+        raise MalformedMessage(f"{member!r} is not a whole number of at most {DIGITS} digits")
     return payload
 
 

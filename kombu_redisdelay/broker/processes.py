@@ -1,4 +1,4 @@
-"""Names of consumers, and whether their processes have ended.
+"""Names of consumers, whether their processes have ended, and what a forked process does first.
 
 A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``, and ``/`` and the name of the
 Celery worker, if it is one. If boot id and
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
@@ -85,6 +86,12 @@ def has_ended(process: str) -> bool:
         pass
     found = _start_time(pid)
     return found is not None and found != start_time
+
+
+def in_each_child(run: Callable[[], object]) -> None:
+    """Have *run* called in each process that is forked from this one. On Windows, there are none."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=run)
 
 
 def _host() -> str:

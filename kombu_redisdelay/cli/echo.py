@@ -48,6 +48,9 @@ def echo(line: str, *, err: bool = False) -> None:
 def echo_all(lines: Iterable[str], *, err: bool = False) -> None:
     """Print *lines* as :func:`echo` does, all at once."""
     text = "".join(f"{printable(line)}\n" for line in lines)
+    # A file or a pipe of Windows has not each character.
+    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    text = text.encode(encoding, "replace").decode(encoding)
     try:
         click.echo(text, nl=False, err=err)
     except BrokenPipeError:

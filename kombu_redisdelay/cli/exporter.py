@@ -60,7 +60,9 @@ def _serve(port: int, address: str) -> None:
         raise click.ClickException(f"Cannot listen on {address}:{port}: {exc.strerror}.") from exc
     Thread(target=server.serve_forever, name="redisdelay-exporter", daemon=True).start()
     echo(f"Serving metrics on http://{address}:{server.server_port}/metrics")
-    stopped.wait()
+    # On Windows, Ctrl-C does not end a wait without a limit.
+    while not stopped.wait(1):
+        pass
     server.shutdown()
 
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from select import select
-from time import sleep
 
 try:
     import termios
@@ -18,15 +17,15 @@ except ImportError:
 
 
 @contextmanager
-def key_presses() -> Iterator[Callable[[float], bytes]]:
+def key_presses() -> Iterator[Callable[[float], bytes] | None]:
     """Within the block, each key is read at once, and is not shown.
 
     Yields:
-        a function that waits for a number of seconds, and returns early with what was typed. If standard
-        input is not a terminal, it only waits.
+        a function that waits for a number of seconds, and returns early with what was typed; ``None`` if
+        standard input is not a terminal, or no Unix system has it.
     """
     if "termios" not in sys.modules or not sys.stdin.isatty():
-        yield _wait
+        yield None
         return
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
@@ -40,8 +39,3 @@ def key_presses() -> Iterator[Callable[[float], bytes]]:
         yield read
     finally:
         termios.tcsetattr(keyboard, termios.TCSAFLUSH, before)
-
-
-def _wait(seconds: float) -> bytes:
-    sleep(seconds)
-    return b""

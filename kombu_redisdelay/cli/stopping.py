@@ -23,9 +23,9 @@ AGAIN = 1.0
 def stopping() -> Iterator[Event]:
     """In the block, Ctrl-C, SIGTERM and SIGHUP set the event that it gets. One that comes more than a second
     later ends the command as ever, also behind the block, where the command says what it has done. A signal
-    that is ignored, as ``nohup`` has it, still is."""
+    that is ignored, as ``nohup`` has it, still is, and Windows has no SIGHUP."""
     stop, stopped_at = Event(), 0.0
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGHUP")]
     before = {each: handler for each in numbers if (handler := signal.getsignal(each)) != signal.SIG_IGN}
 
     def set_all(handlers: Mapping[signal.Signals, Any]) -> None:

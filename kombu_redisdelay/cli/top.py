@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from time import monotonic
+from time import monotonic, sleep
 
 import click
 
@@ -50,7 +50,7 @@ _AFTER_RATES = tuple(name for name in QUEUE_COLUMNS if name not in (*_BEFORE_RAT
     help="Seconds between two looks.",
 )
 def command(queues: tuple[str, ...], interval: float) -> None:
-    """Show the queues and the timeline, live. The key q ends it, as Ctrl-C does.
+    """Show the queues and the timeline, live. The key q ends it, as Ctrl-C does (on Windows, only Ctrl-C).
 
     WAIT is the time that the next ready message has waited. IN/S and OUT/S are how many messages were
     published and delivered per second since the last update. Pauses, limits and fair queues are told below.
@@ -65,11 +65,11 @@ def command(queues: tuple[str, ...], interval: float) -> None:
     if target is None:
         raise click.UsageError("`top` needs a terminal. See `stats` and `timeline`, which have --json, too.")
     access = connect(Access)
-    view = View(access.address)
     # Without this, Python would end and leave the terminal as it is.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with key_presses() as typed, Live(console=target, screen=True, auto_refresh=False) as live:
+            view = View(access.address, "q" if typed else "Ctrl-C")
             while True:
                 try:
                     found, refused = read_each(_look, access.store, queue_names(access, queues))
@@ -82,7 +82,9 @@ def command(queues: tuple[str, ...], interval: float) -> None:
                     unread = [f"Cannot read queue {name!r}: {why(error)}" for name, error in refused.items()]
                     shown = view.render(found, spans, monotonic(), target.width, target.height, unread)
                 live.update(colored(shown), refresh=True)
-                if b"q" in typed(interval):
+                if typed is None:
+                    sleep(interval)
+                elif b"q" in typed(interval):
                     break
     except KeyboardInterrupt:
         pass
@@ -93,10 +95,15 @@ def _look(store: Store, queues: Sequence[str]) -> list[tuple[QueueStats, QueueHi
 
 
 class View:
-    """The screen of `top`. It remembers the last numbers, to show how much they have changed."""
+    """The screen of `top`. It remembers the last numbers, to show how much they have changed.
 
-    def __init__(self, title: str) -> None:
+    Arguments:
+        ends: the key that ends it.
+    """
+
+    def __init__(self, title: str, ends: str = "q") -> None:
         self._title = title
+        self._ends = ends
         self._before: Mapping[str, QueueHistory] = {}
         self._looked_at = float("-inf")
         self._shown: list[Line] = []
@@ -146,7 +153,7 @@ class View:
         by_name = {history.queue: history for _, history in queues}
         rows = self._queue_table(shown, by_name, seconds)
         title = table(flexible(""), fixed(""))
-        title.add_row(Cell(self._title, "bold"), Cell("Press q to end.", "dim"))
+        title.add_row(Cell(self._title, "bold"), Cell(f"Press {self._ends} to end.", "dim"))
         lines = [*_lines(title, width), _EMPTY, *_lines(rows, width)]
         if not stats:
             lines.append([Cell("No queues found.")])

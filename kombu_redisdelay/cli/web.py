@@ -137,7 +137,8 @@ def _users(file: Path | None) -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, str]:
     """Name -> password of those in a file."""
-    if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+    # Windows has other permissions, which this does not tell.
+    if os.name == "posix" and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
         echo(
             f"Others on this machine may read or change {file}, which has passwords: chmod o-rw it.", err=True
         )

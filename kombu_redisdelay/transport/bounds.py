@@ -6,7 +6,6 @@ and each publish would take more than twice as long.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -15,6 +14,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from kombu_redisdelay.broker.partitions import equal_shares
+from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.public import public
 from kombu_redisdelay.words import number_of
 
@@ -189,7 +189,7 @@ def forget_lengths() -> None:
 
 
 # Only the parent counts on what the parent publishes.
-os.register_at_fork(after_in_child=forget_lengths)
+in_each_child(forget_lengths)
 
 
 class Bounds:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
-import os
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -18,6 +17,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.consumer import Consumer
+from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.refused import LOOK_EVERY, end_of_patience
 from kombu_redisdelay.transport.tasks import at_one_moment, started_tasks, tasks_that_ended_the_worker
@@ -186,7 +186,7 @@ def _end_all() -> None:
 
 
 # They belong to the parent process.
-os.register_at_fork(after_in_child=_at_work.clear)
+in_each_child(_at_work.clear)
 
 
 def _in_use(messages: Mapping[str, virtual.Message]) -> set[str]:

@@ -3,16 +3,20 @@
 Celery does not check the types. It fails where it needs the part: in the callback, but also when its pool has
 room, or in a result or a timer of the pool, long after the callback has returned. Some of these errors end
 the worker, and others make it forget the message. So every part with which Celery fails is refused here. An
-odd part that Celery accepts is left alone: it works with ``redis://``, too. Pickle keeps tuples, and classes
-of an application that are derived from these types.
+odd part that Celery accepts is left alone: it works with ``redis://``, too. Where another language has its
+own way to write a part, such as a number as a text, Celery is given what is meant. Pickle keeps tuples, and
+classes of an application that are derived from these types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
+from math import inf
 from typing import Any, NamedTuple
 
+from dateutil.parser import isoparse
 from kombu.transport import virtual
 
 #: What is a list in JSON.
@@ -26,7 +30,8 @@ def wrong_part(message: virtual.Message) -> str | None:
     """What is wrong with a *message* that Celery's worker is about to handle, in a line that names the part;
     ``None`` if it can be handled, or if Celery itself finds what is wrong.
 
-    The body is decoded. kombu keeps the result for Celery, which would decode it next.
+    The body is decoded. kombu keeps the result for Celery, which would decode it next. Parts that are not as
+    Celery needs them, but mean something, are replaced by what they mean.
     """
     headers = message.headers
     is_version_2 = "task" in headers
@@ -88,6 +93,10 @@ def _wrong_list(body: Any) -> str | None:
 # -- the parts -------------------------------------------------------------------------------------------
 
 
+#: What has no meaning.
+_NOTHING = object()
+
+
 class _Part(NamedTuple):
     """A part of a message.
 
@@ -95,11 +104,13 @@ class _Part(NamedTuple):
         words: what it must be.
         types: its value is right if it has one of these types.
         is_right: whether another value is right, too.
+        meant: what Celery is to get in place of one that is not; :data:`_NOTHING` if it means nothing.
     """
 
     words: str
     types: frozenset[type]
     is_right: Callable[[Any], bool]
+    meant: Callable[[Any], Any]
 
 
 class _Parts:
@@ -116,8 +127,8 @@ class _Parts:
         self._needs = needs
         self._types = [(name, part.types) for name, part in parts.items()]
 
-    def wrong_one(self, values: Mapping[str, Any]) -> str | None:
-        """What is wrong with one of *values*, in a line; ``None`` if all are right."""
+    def wrong_one(self, values: dict[str, Any]) -> str | None:
+        """What is wrong with one of *values*, in a line; ``None`` if all are right, or are now."""
         # Each message goes through this: a microsecond counts.
         for name in self._needs:
             if name not in values:
@@ -126,7 +137,10 @@ class _Parts:
         for name, types in self._types:
             value = value_of(name)
             if type(value) not in types and not parts[name].is_right(value):
-                return f"{self._where} {name!r} is not {parts[name].words}"
+                meant = parts[name].meant(value)
+                if meant is _NOTHING:
+                    return f"{self._where} {name!r} is not {parts[name].words}"
+                values[name] = meant
         return None
 
 
@@ -134,10 +148,19 @@ def _is_never(value: Any) -> bool:
     return False
 
 
-def _part(words: str, *types: type, also: Callable[[Any], bool] = _is_never) -> _Part:
+def _means_nothing(value: Any) -> Any:
+    return _NOTHING
+
+
+def _part(
+    words: str,
+    *types: type,
+    also: Callable[[Any], bool] = _is_never,
+    meant: Callable[[Any], Any] = _means_nothing,
+) -> _Part:
     """A part that may be missing."""
     return _Part(
-        words, frozenset((*types, type(None))), lambda value: isinstance(value, types) or also(value)
+        words, frozenset((*types, type(None))), lambda value: isinstance(value, types) or also(value), meant
     )
 
 
@@ -152,8 +175,42 @@ def _is_moment(value: Any) -> bool:
 
 def _is_eta(value: Any) -> bool:
     # In some time zone, these years end before they have begun. Celery would drop the message.
-    year = f"{value.year:04}" if isinstance(value, datetime) else str(value)[:4]
-    return _is_moment(value) and year not in ("0001", "9999")
+    return _is_moment(value) and _year(value) not in ("0001", "9999")
+
+
+def _year(moment: Any) -> str:
+    return f"{moment.year:04}" if isinstance(moment, datetime) else str(moment)[:4]
+
+
+def _meant_eta(value: Any) -> Any:
+    """In the first year are the zero time of Go and Python's ``datetime.min``: at once."""
+    if _year(value) == "0001":
+        with suppress(ValueError, TypeError):
+            if isinstance(value, datetime) or isoparse(value):
+                return None
+    return _NOTHING
+
+
+def _meant_number(value: Any) -> Any:
+    if not value:
+        return 0
+    if isinstance(value, str):
+        for kind in (int, float):
+            with suppress(ValueError):
+                # NaN is in no range.
+                return number if abs(number := kind(value)) < inf else _NOTHING
+    return _NOTHING
+
+
+def _meant_limits(value: Any) -> Any:
+    if not isinstance(value, _LIST):
+        return _NOTHING
+    limits = [_meant_number(each) if isinstance(each, str) else each for each in value]
+    return limits if _are_limits(limits) else _NOTHING
+
+
+def _meant_text(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) else _NOTHING
 
 
 def _are_limits(value: Any) -> bool:
@@ -187,19 +244,20 @@ def _is_chord(value: Any) -> bool:
 
 #: Ids of Celery are strings. Without a result backend it takes numbers, too.
 _ID = _part("a string", str, int, float)
+_GROUP = _part("a string", str, int, float, also=_is_absent)
 _TEXT = _part("a string", str)
-_TASK = _Part("a string", frozenset({str}), _is_text)
+_TASK = _Part("a string", frozenset({str}), _is_text, _means_nothing)
 _OBJECT = _part("an object", dict, also=_is_absent)
 _SIGNATURES = _part("a list of signatures of tasks", also=_are_signatures)
 
 _OF_TASK = {
     "task": _TEXT,
     "id": _ID,
-    "eta": _part("a time", also=_is_eta),
+    "eta": _part("a time", also=_is_eta, meant=_meant_eta),
     "expires": _part("a time", also=_is_moment),
-    "timelimit": _part("two numbers of seconds", also=_are_limits),
-    "retries": _part("a number", int, float, bool),
-    "group": _ID,
+    "timelimit": _part("two numbers of seconds", also=_are_limits, meant=_meant_limits),
+    "retries": _part("a number", int, float, bool, meant=_meant_number),
+    "group": _GROUP,
 }
 
 _OF_EMBEDDED = {
@@ -212,7 +270,7 @@ _OF_EMBEDDED = {
 _OF_BODY = {
     **_OF_TASK,
     **_OF_EMBEDDED,
-    "taskset": _ID,
+    "taskset": _GROUP,
     "args": _part("a list", *_LIST, also=_is_absent),
     "kwargs": _OBJECT,
 }
@@ -222,7 +280,7 @@ _HEADERS = _Parts(
     {
         **_OF_TASK,
         "task": _TASK,
-        "shadow": _TEXT,
+        "shadow": _part("a string", str, also=_is_absent, meant=_meant_text),
         "stamped_headers": _part("a list of strings", also=_are_names),
         "stamps": _OBJECT,
     },

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.transport.new_work import is_new_work, name_of
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ MOST_WARNED = 1000
 
 #: The tasks that this process has warned of.
 _warned: set[str] = set()
-os.register_at_fork(after_in_child=_warned.clear)
+in_each_child(_warned.clear)
 
 
 class Sizes:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -200,12 +201,7 @@ class Transport(redis.Transport):
     def _check_mode(self, channel: Any) -> None:
         if not self.other_modes:
             return
-        try:
-            told = channel.client.info("server")
-        except ResponseError:
-            return  # This user may not ask.
-        # Valkey has another name for it.
-        mode = told.get("redis_mode") or told.get("server_mode")
+        mode = _mode_of(channel.client)
         if mode in self.other_modes:
             raise WrongServer(self.other_modes[mode])
 
@@ -266,6 +262,20 @@ class SecureTransport(Transport):
     """``redisdelays://``: the same transport, but always with TLS, even if ``ssl`` is not set."""
 
     always_tls = True
+
+
+def _mode_of(client: Any) -> str:
+    """What the server calls its mode; empty if it does not say."""
+    with suppress(ResponseError):
+        told = client.info("server")
+        # Valkey has another name for it.
+        return str(told.get("redis_mode") or told.get("server_mode"))
+    # Not each user may ask that, but each may say hello.
+    with suppress(ResponseError):
+        said = client.execute_command("HELLO")
+        told = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+        return str(told[b"mode"].decode())
+    return ""
 
 
 def _broker(client: Any) -> Any:

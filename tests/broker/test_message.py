@@ -58,7 +58,7 @@ class TestCheck:
     def test_message(self) -> None:
         assert check(payload()) == payload()
 
-    @pytest.mark.parametrize("headers", [{"headers": None}, {}])
+    @pytest.mark.parametrize("headers", [{"headers": None}, {"headers": []}, {"headers": ""}, {}])
     def test_headers_may_be_missing(self, headers: dict[str, Any]) -> None:
         message = payload()
         del message["headers"]
@@ -66,6 +66,10 @@ class TestCheck:
 
     def test_delivery_info_may_be_missing(self) -> None:
         assert check(payload(properties={}))["properties"] == {"delivery_info": {}}
+        nothing: list[Any] = [None, [], {}]
+        for empty in nothing:
+            message = check(payload(properties={"delivery_info": empty, "reply_to": empty}))
+            assert message["properties"]["delivery_info"] == {}
 
     @pytest.mark.parametrize("body", ["", "text"])
     def test_body(self, body: str) -> None:
@@ -82,9 +86,10 @@ class TestCheck:
             ({}, "properties"),
             (payload(properties=None), "properties"),
             (payload(properties=[]), "properties"),
-            (payload(headers=[]), "headers"),
+            (payload(headers=["h"]), "headers"),
             (payload(headers="h"), "headers"),
-            (payload(properties={"delivery_info": None}), "delivery_info"),
+            (payload(properties={"delivery_info": ["x"]}), "delivery_info"),
+            (payload(properties={"delivery_info": {}, "reply_to": ["x"]}), "reply_to"),
             (payload(properties={"delivery_info": "x"}), "delivery_info"),
             (payload(body={}), "body"),
             (payload(body=5), "body"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.table import Line
 from kombu_redisdelay.cli.terminal import colored
 from kombu_redisdelay.cli.top import View
@@ -57,6 +58,15 @@ def render(
     totals = Counts(published - 1, delivered, 0, 0)
     queues = [(queue, QueueHistory(queue.queue, totals, 1, [], [])) for queue in stats]
     return view.render(queues, _SPANS, now, *SIZE)
+
+
+def test_it_names_the_key_that_ends_it() -> None:
+    assert lines(render(View("redisdelay://"), [_QUEUE], 1.0))[0].endswith("Press q to end.")
+    # As pytest, some have no keyboard that can be read.
+    with key_presses() as typed:
+        assert typed is None
+    shown = lines(render(View("redisdelay://", "Ctrl-C"), [_QUEUE], 1.0))
+    assert shown[0].endswith("Press Ctrl-C to end.")
 
 
 def test_rates_are_per_second_and_since_the_last_look() -> None:

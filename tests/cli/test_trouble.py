@@ -27,6 +27,7 @@ from tests.cli.site import QUEUE, Site
 from tests.cli.test_exporter import exported
 from tests.cli.test_processes import Daemon
 from tests.cli.test_web import WebPage, get
+from tests.undeclared import refuse_undeclared_keys
 from tools.harness import trouble
 from tools.harness.celery_command import CELERY, ROOT
 from tools.harness.process import wait_until
@@ -170,6 +171,23 @@ def test_what_else_refuses_is_said_in_a_line(
     assert (result.exit_code, result.stdout) == (1, "")
     [said] = result.stderr.splitlines()
     assert hint.lower() in said.lower()
+
+
+@pytest.mark.once
+def test_a_server_that_refuses_undeclared_keys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.send()
+    refuse_undeclared_keys(monkeypatch.setattr)
+    refused = [row for row in site.rows("doctor", status=1) if "undeclared key" in row["found"]]
+    assert refused
+    setting = "--default_lua_flags=allow-undeclared-keys"
+    for row in refused:
+        assert row["level"] == "wrong"
+        assert row["advice"].startswith("The server must let scripts use keys that they do not declare")
+        assert setting in row["advice"]
+    result = site.run("stats")
+    assert (result.exit_code, result.stdout) == (1, "")
+    [said] = result.stderr.splitlines()
+    assert setting in said
 
 
 @pytest.mark.once

@@ -10,11 +10,13 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
+from kombu_redisdelay.cli import web
 from kombu_redisdelay.cli.web import _listen
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon, _listens
@@ -188,6 +190,23 @@ def test_a_file_that_would_let_in_anybody(site: Site, tmp_path: Path, text: str,
     users.write_text(text)
     result = site.run("web", "--port", "0", "--users-file", str(users))
     assert (result.exit_code, message in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("system", "said"), [("posix", "chmod o-rw"), ("nt", "")])
+def test_others_may_read_a_file_of_passwords(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    system: str,
+    said: str,
+) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:a\n")
+    users.chmod(0o644)
+    # Windows has other permissions, and always shows these.
+    monkeypatch.setattr(web, "os", SimpleNamespace(name=system))
+    assert web._read(users) == {"ann": "a"}
+    assert (said in capsys.readouterr().err) if said else not capsys.readouterr().err
 
 
 def test_a_port_that_is_taken(site: Site) -> None:

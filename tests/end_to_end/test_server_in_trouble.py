@@ -235,3 +235,12 @@ def test_a_worker_that_is_told_to_end_meanwhile(
         wait_until(lambda: "Warm shutdown" in worker.log(), 20, "the shutdown")
     wait_until(lambda: not worker.running, 20, "its end")
     assert (site.ready(), site.unacked()) == (0, 0)
+
+
+@pytest.mark.once
+def test_a_worker_whose_server_refuses_undeclared_keys_ends(site: Installation) -> None:
+    worker = site.start_worker(app="tests.end_to_end.undeclared_app", expected="CRITICAL")
+    assert status_of(worker) == 1
+    [sentence] = [line for line in worker.log().splitlines() if "CRITICAL" in line]
+    assert "--default_lua_flags=allow-undeclared-keys" in sentence
+    assert "Traceback" not in worker.log()

@@ -30,6 +30,9 @@ values = st.recursive(
 
 containers = values.filter(lambda value: isinstance(value, (list, dict)))
 
+#: In many places, what is empty counts as nothing.
+_empty: st.SearchStrategy[Any] = st.sampled_from([[], {}])
+
 no_objects = values.filter(lambda value: not isinstance(value, dict))
 
 
@@ -51,26 +54,27 @@ misshapen: st.SearchStrategy[Any] = st.one_of(
     values.filter(lambda value: isinstance(value, dict) and "properties" not in value),
     st.just(without("properties")),
     no_objects.map(lambda value: {**MESSAGE, "properties": value}),
-    no_objects.filter(lambda value: value is not None).map(lambda value: {**MESSAGE, "headers": value}),
-    no_objects.map(lambda value: with_properties(delivery_info=value)),
+    no_objects.filter(bool).map(lambda value: {**MESSAGE, "headers": value}),
+    no_objects.filter(bool).map(lambda value: with_properties(delivery_info=value)),
     st.just(without("body")),
     values.filter(lambda value: not isinstance(value, str)).map(lambda value: {**MESSAGE, "body": value}),
     st.builds(
         lambda name, value: {**MESSAGE, name: value},
         st.sampled_from(["content-type", "content-encoding"]),
-        values.filter(lambda value: not isinstance(value, str) and value is not None),
+        values.filter(lambda value: not isinstance(value, str) and value),
     ),
     st.builds(
         lambda name, value: with_properties(**{name: value}),
         st.sampled_from(["priority", "reply_to", "correlation_id"]),
-        containers,
+        containers.filter(bool),
     ),
     st.sampled_from(_INFINITE).map(lambda value: with_properties(priority=value)),
     st.builds(
         lambda name, value: with_properties(delivery_info={name: value}),
         st.sampled_from(["exchange", "routing_key", "consumer_tag"]),
-        containers,
+        containers.filter(bool),
     ),
+    _empty.map(lambda value: with_properties(delivery_info={"consumer_tag": value})),
     values.filter(lambda value: value and value != "base64").map(
         lambda value: with_properties(body_encoding=value)
     ),
@@ -132,9 +136,10 @@ strange = st.builds(
         optional={
             "delivery_tag": _names,
             "message_id": _names,
-            "correlation_id": _scalars,
-            "priority": _scalars.filter(lambda value: value not in _INFINITE),
-            "reply_to": _scalars,
+            "correlation_id": _scalars | _empty,
+            "priority": _scalars.filter(lambda value: value not in _INFINITE) | _empty,
+            "reply_to": _scalars | _empty,
+            "delivery_info": _empty | st.fixed_dictionaries({"exchange": _empty, "routing_key": _empty}),
             "body_encoding": st.just("base64"),
         },
     ),

@@ -205,7 +205,7 @@ class TestDrainEvents:
         b"5",
         b"{}",
         b"null",
-        json.dumps({"properties": {}, "headers": [], "body": ""}).encode(),
+        json.dumps({"properties": {}, "headers": ["x"], "body": ""}).encode(),
         json.dumps({"properties": {"body_encoding": "rot13"}, "body": "x"}).encode(),
         json.dumps({"properties": {"body_encoding": "base64"}, "body": "x"}).encode(),
     ],

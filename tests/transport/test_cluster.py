@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
 from kombu_redisdelay.broker.membership import MOST_LEFT
@@ -282,3 +283,33 @@ class TestWrongUse:
         connection = Connection(f"redisdelay://{cluster.addresses[0]}")
         with pytest.raises(ValueError, match="redisdelay-cluster://"):
             connection.connect()
+
+    def test_by_a_user_that_may_not_ask(self, cluster: Cluster) -> None:
+        cluster.everywhere("ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-info")
+        try:
+            connection = Connection(f"redisdelay://shop:secret@{cluster.addresses[0]}")
+            with pytest.raises(ValueError, match="redisdelay-cluster://"):
+                connection.connect()
+        finally:
+            cluster.everywhere("ACL", "DELUSER", "shop")
+
+    @pytest.mark.parametrize(
+        ("kind", "error", "said"),
+        [
+            ("unknown-endpoint", ValueError, "CONFIG SET cluster-preferred-endpoint-type ip"),
+            ("hostname", OperationalError, "set its cluster-announce-hostname"),
+        ],
+    )
+    def test_a_cluster_that_does_not_tell_its_addresses(
+        self, cluster: Cluster, kind: str, error: type[Exception], said: str
+    ) -> None:
+        setting = "cluster-preferred-endpoint-type"
+        if not cluster.nodes[0].call("CONFIG", "GET", setting):
+            pytest.skip("this server always tells addresses")
+        cluster.everywhere("CONFIG", "SET", setting, kind)
+        try:
+            for urls in (cluster.url(), cluster.url().partition(";")[0]):
+                with Connection(urls) as connection, pytest.raises(error, match=said):
+                    connection.ensure_connection(max_retries=1, interval_start=0)
+        finally:
+            cluster.everywhere("CONFIG", "SET", setting, "ip")

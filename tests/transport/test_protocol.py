@@ -47,15 +47,19 @@ IN_HEADERS: list[tuple[str, Any, str]] = [
     ("shadow", [1], "header 'shadow' is not a string"),
     ("eta", 5, "header 'eta' is not a time"),
     ("eta", "", "header 'eta' is not a time"),
-    ("eta", "0001-01-01T00:00:00+23:59", "header 'eta' is not a time"),
+    ("eta", "9999-12-31T23:59:59Z", "header 'eta' is not a time"),
+    ("eta", "0001-13-01T00:00:00Z", "header 'eta' is not a time"),
     ("expires", [], "header 'expires' is not a time"),
     ("timelimit", "x", "header 'timelimit' is not two numbers of seconds"),
     ("timelimit", "ab", "header 'timelimit' is not two numbers of seconds"),
     ("timelimit", [1], "header 'timelimit' is not two numbers of seconds"),
-    ("timelimit", ["1", "2"], "header 'timelimit' is not two numbers of seconds"),
+    ("timelimit", ["1", "x"], "header 'timelimit' is not two numbers of seconds"),
+    ("timelimit", ["1", "nan"], "header 'timelimit' is not two numbers of seconds"),
     ("timelimit", [float("nan"), None], "header 'timelimit' is not two numbers of seconds"),
     ("timelimit", [10**400, None], "header 'timelimit' is not two numbers of seconds"),
     ("retries", "x", "header 'retries' is not a number"),
+    ("retries", "inf", "header 'retries' is not a number"),
+    ("retries", [1], "header 'retries' is not a number"),
     ("group", {"a": 1}, "header 'group' is not a string"),
     ("stamped_headers", 5, "header 'stamped_headers' is not a list of strings"),
     ("stamped_headers", [[]], "header 'stamped_headers' is not a list of strings"),
@@ -74,6 +78,37 @@ def test_they_are_in_the_body_in_version_1(name: str, value: Any, reason: str) -
         assert wrong(1, BODY, name, value=value) is None, "version 1 does not know it"
     else:
         assert wrong(1, BODY, name, value=value) == reason.replace("header", "body's")
+
+
+#: What others write, and what it means.
+MEANT: list[tuple[str, Any, Any]] = [
+    # The zero time of Go, and `datetime.min`, which not every time zone has.
+    ("eta", "0001-01-01T00:00:00Z", None),
+    ("eta", "0001-01-01T00:00:00+23:59", None),
+    ("retries", "0", 0),
+    ("retries", "2", 2),
+    ("retries", "1.5", 1.5),
+    ("retries", "", 0),
+    ("retries", [], 0),
+    ("timelimit", ["10", "2.5"], [10, 2.5]),
+    ("timelimit", [None, "2"], [None, 2]),
+    ("group", [], []),
+    ("shadow", [], []),
+    ("shadow", 5, "5"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "meant"), MEANT)
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_celery_gets_what_is_meant(protocol: int, name: str, value: Any, meant: Any) -> None:
+    tree = (protocol_2 if protocol == 2 else protocol_1)("label", "work")
+    tree["headers" if protocol == 2 else BODY][name] = value
+    made = message(tree)
+    assert wrong_part(made) is None
+    parts = made.headers if protocol == 2 else made.payload
+    found = parts[name]
+    if (protocol, name) != (1, "shadow"):
+        assert (found, type(found)) == (meant, type(meant))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
-from kombu_redisdelay.broker.server.scripts import SCRIPTS, digest
+from kombu_redisdelay.broker.server.scripts import FLAGS, SCRIPTS, digest
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, Packed, first_key
@@ -33,7 +33,7 @@ PATIENCE = 5.0
 PAUSE = 0.05
 
 #: A guarded script does not see its guard.
-_PRELUDE = "KEYS[#KEYS] = nil\n"
+_PRELUDE = f"{FLAGS}KEYS[#KEYS] = nil\n"
 
 
 class ClusterServer:

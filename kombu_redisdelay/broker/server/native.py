@@ -6,11 +6,12 @@ They do what must go on while a task occupies the one thread that all greenlets 
 from __future__ import annotations
 
 import _thread
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from kombu_redisdelay.broker.processes import in_each_child
 
 
 def Lock() -> Any:
@@ -103,7 +104,7 @@ class _Worker:
 
 #: Workers that have nothing to run.
 _idle: list[_Worker] = []
-os.register_at_fork(after_in_child=_idle.clear)
+in_each_child(_idle.clear)
 
 
 def _original(name: str) -> Any:

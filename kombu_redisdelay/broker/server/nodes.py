@@ -52,6 +52,35 @@ class Address(NamedTuple):
     port: int
 
 
+def _check_addresses(slots: Any, **options: object) -> Any:
+    """A reply to ``CLUSTER SLOTS``, if it tells where the primaries are.
+
+    Raises:
+        WrongServer: the cluster is set not to tell it.
+        Unreachable: it does not know the name of a server, or not yet.
+    """
+    for _, _, (host, *_), *_ in slots:
+        if host is None:
+            raise WrongServer(
+                "the cluster does not tell the addresses of its servers (cluster-preferred-endpoint-type "
+                "unknown-endpoint): CONFIG SET cluster-preferred-endpoint-type ip, on each of them"
+            )
+        if host in (b"?", "?"):
+            raise Unreachable(
+                "the cluster does not know the name of a server (cluster-preferred-endpoint-type hostname): "
+                "set its cluster-announce-hostname"
+            )
+    return slots
+
+
+class _Manager(NodesManager):
+    def create_redis_node(self, *args: Any, **kwargs: Any) -> Any:
+        node = super().create_redis_node(*args, **kwargs)
+        # redis-py would take what is no address for one.
+        node.set_response_callback("CLUSTER SLOTS", _check_addresses)
+        return node
+
+
 class Nodes:
     """The servers of a cluster. Any number of threads may share it.
 
@@ -197,7 +226,7 @@ class Nodes:
         self._ours = {node.name: node for node in nodes}
 
         def ask(some: Mapping[str, ClusterNode]) -> NodesManager:
-            return NodesManager(startup_nodes=list(_shuffled(some).values()), **cleanup_kwargs(**options))
+            return _Manager(startup_nodes=list(_shuffled(some).values()), **cleanup_kwargs(**options))
 
         try:
             return self._told_by(self._ours, ask)
@@ -206,6 +235,8 @@ class Nodes:
             which = ", or ".join(f"{host}:{port}" for host, port in self._addresses)
             answer = _answer(exc)
             refusal = refusal_of(answer) if answer is not None else None
+            if isinstance(answer, (WrongServer, Unreachable)):
+                raise answer from None
             if isinstance(answer, NoPermissionError):
                 raise NoPermissionError(str(answer)) from exc
             if answer is not None and refusal is not None and refusal.is_for_a_while:

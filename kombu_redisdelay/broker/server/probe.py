@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from errno import EINPROGRESS
+from errno import EINPROGRESS, EWOULDBLOCK
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector, SelectorKey
 from time import monotonic
 from typing import TypeVar
@@ -60,7 +60,8 @@ def _connecting(address: tuple[str, int]) -> Iterator[socket.socket]:
         for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
             probe = socket.socket(family, kind, protocol)
             probe.setblocking(False)
-            if probe.connect_ex(where) in (0, EINPROGRESS):
+            # The last one is said by Windows.
+            if probe.connect_ex(where) in (0, EINPROGRESS, EWOULDBLOCK):
                 yield probe
             else:
                 probe.close()

@@ -21,6 +21,9 @@ _COMMENT = re.compile(r"--.*")
 #: The names that a script gives to ARGV, in their order.
 _NAMES = re.compile(r"^local\s+([\w\s,]+?)\s*= unpack\(ARGV\)$", re.MULTILINE)
 
+#: The first line of each script, for Dragonfly, which refuses keys that a script does not declare. Which keys
+#: a message needs, only the script itself finds out. For Redis it is a comment.
+FLAGS = "--!df flags=allow-undeclared-keys\n"
 
 #: The scripts by their digests.
 SCRIPTS: dict[str, Script] = {}
@@ -43,7 +46,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         source = (_LUA / f"{name}.lua").read_text("utf-8")
-        self.text = _INCLUDE.sub(
+        self.text = FLAGS + _INCLUDE.sub(
             lambda match: (_LUA / "include" / f"{match[1]}.lua").read_text("utf-8"), source
         )
         self.sha = digest(self.text)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from errno import EINPROGRESS, EWOULDBLOCK
 from selectors import DefaultSelector
 from typing import Any
 
@@ -43,6 +44,14 @@ def gone() -> tuple[str, int]:
 def proxy(shared_server: RedisServer) -> Iterator[Proxy]:
     with Proxy(shared_server.port) as proxy:
         yield proxy
+
+
+class OfWindows(socket.socket):
+    """Says that it connects in the words of Windows."""
+
+    def connect_ex(self, address: Any) -> int:
+        said = super().connect_ex(address)
+        return EWOULDBLOCK if said == EINPROGRESS else said
 
 
 class Busy(DefaultSelector):
@@ -135,3 +144,8 @@ def test_a_process_whose_greenlets_leave_no_time(
     command = [sys.executable, "-c", script, HOST, *numbers]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_connection_that_windows_begins(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", OfWindows)
+    assert answering([(HOST, proxy.port)], within=5) == [(HOST, proxy.port)]

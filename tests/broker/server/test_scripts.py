@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import ClassVar
@@ -12,8 +12,9 @@ import pytest
 
 import kombu_redisdelay
 from kombu_redisdelay.broker.server import scripts
+from kombu_redisdelay.broker.server.cluster import guarded
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Command
 
 #: A script with more ARGV than this has names for them: then a new one renumbers nothing.
 MOST_BY_NUMBER = 6
@@ -107,6 +108,19 @@ class TestArguments:
     def test_in_the_order_of_the_script(self) -> None:
         with pytest.raises(TypeError):
             TAKE.arguments(**dict(reversed(self.NAMED.items())))
+
+
+class TestFlags:
+    #: By which Dragonfly finds them, at the beginning only (`DeduceParams` of its script_mgr.cc).
+    FOUND = re.compile(r"\A\s*?--!df flags=([^\s\n\r]*)[\s\n\r]")
+
+    @pytest.mark.parametrize("prepared", [lambda command: command, guarded], ids=["one server", "a cluster"])
+    def test_dragonfly_lets_each_script_use_any_key(self, prepared: Callable[[Command], Command]) -> None:
+        for script in list(scripts.SCRIPTS.values()):
+            _, _, text = prepared(("SCRIPT", "LOAD", script.text))
+            found = self.FOUND.match(str(text))
+            assert found is not None
+            assert found[1] == "allow-undeclared-keys"
 
 
 def test_every_include_is_used() -> None:
