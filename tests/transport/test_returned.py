@@ -195,11 +195,11 @@ class TestHasReturned:
 
     @pytest.mark.parametrize("follows", ["link", "chain"])
     def test_continuation(self, kind: type[Exception], is_left: bool, follows: str) -> None:
-        where = Where({"continuation": kind("why")}, is_left)
-        assert lost(report(where, None, ID, **{follows: True})) == CONTINUATION
+        where, options = Where({"continuation": kind("why")}, is_left), dict[str, Any]({follows: True})
+        assert lost(report(where, **options)) == CONTINUATION
         assert "SUCCESS" not in where.passed
         # If it was sent, only the result is lost.
-        assert lost(report(Where({"SUCCESS": kind("why")}, is_left), None, ID, **{follows: True})) == RESULT
+        assert lost(report(Where({"SUCCESS": kind("why")}, is_left), **options)) == RESULT
 
     @pytest.mark.parametrize("hook", ["on_success", "after_return"])
     def test_hook(self, kind: type[Exception], is_left: bool, hook: str) -> None:
