@@ -155,6 +155,15 @@ def test_a_pool_of_threads_returns_what_can_be_cancelled() -> None:
     assert "self.f = future" in inspect.getsource(thread.ApplyResult.__init__)
 
 
+def test_what_celery_has_cancelled_is_not_acked() -> None:
+    source = inspect.getsource(inspect.unwrap(Request._announce_cancelled))
+    assert source.index("self.task.backend.mark_as_retry(") < source.index("self._already_cancelled = True")
+    acks = inspect.getsource(inspect.unwrap(Request.on_failure)).partition("self._announce_revoked(")
+    assert acks[1]
+    assert "if not self._already_cancelled and not self._already_revoked:" in acks[0]
+    assert "self._announce_cancelled(" in inspect.getsource(inspect.unwrap(Request.cancel))
+
+
 def test_what_the_tracer_knows_of_a_task() -> None:
     """Whether its function has returned, by these variables, and where its result is stored."""
     source = inspect.getsource(trace.build_tracer)
