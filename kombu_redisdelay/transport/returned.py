@@ -200,7 +200,8 @@ def _is_published(reason: Any, app: Any) -> bool:
     broker of ours. An application may raise one by itself, and ``Task.retry()`` of a task that is called as a
     function raises one, too: nothing is published there."""
     is_ours = hasattr(app.connection_for_read().get_transport_cls(), "is_workers")
-    return is_ours and reason.sig is not None and not reason.is_eager
+    # A class of the application may leave out what makes a `Retry`.
+    return is_ours and getattr(reason, "sig", None) is not None and not reason.is_eager
 
 
 def _say(error: Exception, is_stored: bool, task: str) -> None:
