@@ -26,6 +26,7 @@ from weakref import ref
 
 from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of, tries_after
 from kombu_redisdelay.broker.message import stored_id, which
+from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import stored_again
 from kombu_redisdelay.transport.returned import EndLost, lost_of
@@ -55,6 +56,7 @@ def keep_failures(request_class: Any) -> None:
     # Celery 5.7.
     if hasattr(request_class, "_retry_worker_lost"):
         request_class._retry_worker_lost = _going_on(request_class._retry_worker_lost)
+    request_class._announce_cancelled = _cancelling(request_class._announce_cancelled)
     request_class.on_timeout = _noting_timeout(_settling_timeout(request_class.on_timeout))
     signals.task_failure.connect(_on_task_failure, weak=False, dispatch_uid=__name__)
 
@@ -189,6 +191,26 @@ def _going_on(retry: Callable[..., Any]) -> Callable[..., Any]:
             if self.task.acks_late:
                 self.acknowledge()
             return True
+
+    return extended
+
+
+def _cancelling(announce: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``Request._announce_cancelled``, which stores a retry, and then notes that Celery
+    has ended the task itself, as it does when the connection is lost. Without the note, Celery takes its end
+    for a revocation, and acks the message that has to come back."""
+
+    @wraps(announce)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return announce(self, *args, **kwargs)
+        except Exception as exc:
+            if not isinstance(getattr(self.message, "channel", None), Channel):
+                raise
+            self._already_cancelled = True
+            named = which([name_of(self.message)], 1)
+            logger.warning("Celery could not say that it has cancelled a task (%s)%s", in_a_line(exc), named)
+            return None
 
     return extended
 

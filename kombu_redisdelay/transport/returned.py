@@ -1,15 +1,21 @@
-"""Tells tasks that have returned from tasks that have failed: Celery calls both failed when it cannot store a
-result, send what is linked to a task, or when a hook such as ``on_success`` raises.
+"""Tells tasks that have returned, or are tried again, from tasks that have failed: Celery calls all of them
+failed when it cannot store a result, send what is linked to a task, or when a hook such as ``on_success``
+raises.
 
 Only the process that runs the task can know. Celery's tracer sets its variable ``state`` to ``SUCCESS`` as
 soon as the function has returned, and its frame is the first one of the traceback of whatever is raised after
-that. Where in the tracer that was says what is lost. Nothing is called for a task that succeeds: the two
-functions that are extended here are those by which the tracer reports a failure.
+that. Where in the tracer that was says what is lost. Nothing is called for a task that succeeds: two of the
+functions that are extended here are those by which the tracer reports a failure, the third one reports a
+retry.
+
+``Task.retry()`` publishes before it raises ``Retry``. From then on the retry is the task: whatever is raised
+while Celery reports it, its first message is done with. So that error ends in the report.
 """
 
 from __future__ import annotations
 
 import dis
+import logging
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +25,10 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, RETURNED, text_of
+from kombu_redisdelay.broker.message import which
+from kombu_redisdelay.broker.printable import cut, in_a_line
+
+logger = logging.getLogger(__name__)
 
 #: The attribute of what reports the end of a task: its id, and what was lost. The id, because an exception
 #: may come to another task, too: one that calls this one, or waits for its result.
@@ -26,6 +36,9 @@ _MARK = "redisdelay_returned"
 
 #: The method of a result backend that stores a result, and counts a part of a chord.
 _STORES = "mark_as_done"
+
+#: The one that stores that a task is tried again.
+_STORES_RETRY = "mark_as_retry"
 
 
 class EndLost(Exception):
@@ -39,15 +52,16 @@ class EndLost(Exception):
         return str(self.args[1])
 
 
-def tell_what_has_returned() -> None:
-    """Mark what reports the end of a task that has returned, in this process and those that it forks. Calling
-    it again changes nothing."""
+def tell_what_has_not_failed() -> None:
+    """Mark what reports the end of a task that has returned, and report each retry as one, in this process
+    and those that it forks. Calling it again changes nothing."""
     trace: Any = sys.modules.get("celery.app.trace")
     if hasattr(trace, "setup_worker_optimizations") and not hasattr(
         trace.report_internal_error, "extends_celery"
     ):
         trace.report_internal_error = _reporting(trace.report_internal_error)
         trace.TraceInfo.handle_failure = _handling(trace.TraceInfo.handle_failure)
+        trace.TraceInfo.handle_retry = _retrying(trace.TraceInfo.handle_retry)
 
 
 def lost_of(id: str, *reports: object) -> str:
@@ -96,9 +110,9 @@ def _lost(traceback: TracebackType, request: Any) -> str:
     return CONTINUATION if traceback.tb_lasti < _where_it_stores(traceback.tb_frame.f_code) else HOOK
 
 
-def _inside(traceback: TracebackType) -> Iterator[str]:
+def _inside(traceback: TracebackType | None) -> Iterator[str]:
     """The names of the functions in which the tracer was, without those of another task that it runs."""
-    inner = traceback.tb_next
+    inner = traceback and traceback.tb_next
     while inner is not None and not _is_tracer(inner.tb_frame.f_code):
         yield inner.tb_frame.f_code.co_name
         inner = inner.tb_next
@@ -152,3 +166,48 @@ def _marked(error: Exception, mark: tuple[str, str]) -> Exception:
     lost = EndLost(type(error).__name__, text_of(error)).with_traceback(error.__traceback__)
     setattr(lost, _MARK, mark)
     return lost
+
+
+def _retrying(handle_retry: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of Celery's ``TraceInfo.handle_retry``, which stores the state ``RETRY``, calls ``on_retry``
+    of the task, and returns what reports a retry. Of an error there, Celery makes a failure of the task: it
+    stores that, calls ``link_error``, and fails its chord."""
+    from billiard.einfo import ExceptionInfo
+    from celery.exceptions import Ignore, Reject, Retry
+
+    @wraps(handle_retry)
+    def extended(self: Any, task: Any, req: Any, store_errors: bool = True, **kwargs: Any) -> Any:
+        try:
+            return handle_retry(self, task, req, store_errors=store_errors, **kwargs)
+        except (Ignore, Reject, Retry, MemoryError):
+            # By these, a hook asks for what happens. With the last, Celery ends a worker.
+            raise
+        except Exception as exc:
+            if not _is_published(self.retval, task.app):
+                raise
+            is_stored = not store_errors or _STORES_RETRY not in _inside(exc.__traceback__)
+            _say(exc, is_stored, which([cut(f"{task.name}[{req.id}]")], 1))
+        # Not while that error is handled: both report the exception that is.
+        if is_stored:
+            return ExceptionInfo()
+        return extended(self, task, req, store_errors=False, **kwargs)
+
+    return extended
+
+
+def _is_published(reason: Any, app: Any) -> bool:
+    """Whether *reason*, a ``Retry``, comes from a ``Task.retry()`` that has published, in a worker of a
+    broker of ours. An application may raise one by itself, and ``Task.retry()`` of a task that is called as a
+    function raises one, too: nothing is published there."""
+    is_ours = hasattr(app.connection_for_read().get_transport_cls(), "is_workers")
+    # A class of the application may leave out what makes a `Retry`.
+    return is_ours and getattr(reason, "sig", None) is not None and not reason.is_eager
+
+
+def _say(error: Exception, is_stored: bool, task: str) -> None:
+    if is_stored:
+        logger.error("A task is tried again, and what it does then has failed%s", task, exc_info=error)
+    else:
+        logger.warning(
+            "A task is tried again, but its state RETRY was not stored (%s)%s", in_a_line(error), task
+        )

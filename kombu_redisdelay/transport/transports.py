@@ -29,7 +29,7 @@ from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
 from kombu_redisdelay.transport.refused import is_worker, outlast
-from kombu_redisdelay.transport.returned import tell_what_has_returned
+from kombu_redisdelay.transport.returned import tell_what_has_not_failed
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.signals import wake_on_signals
 from kombu_redisdelay.transport.start_log import warn_when_ready
@@ -93,7 +93,7 @@ class Transport(redis.Transport):
         # A worker makes a transport before it starts its consumer.
         outlive_failures()
         # A worker makes a transport before it forks its processes, which run the tasks.
-        tell_what_has_returned()
+        tell_what_has_not_failed()
         super().__init__(client, **kwargs)
         self.cycle = Poller()
         self.patience = None

@@ -56,6 +56,11 @@ def retry_once(task: Any) -> None:
         raise task.retry(countdown=0)
 
 
+def fail_once(task: Any) -> None:
+    if not task.request.retries:
+        raise KeyError("again")
+
+
 def ignore(task: Any) -> None:
     raise Ignore
 
@@ -196,6 +201,13 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "lost_late": (succeed, {"base": LostAfterSuccess}),
     "leave": (leave, {}),
+    "unstored_retry": (retry_once, UNSTORED),
+    "unstored_autoretry": (
+        fail_once,
+        {"autoretry_for": (KeyError,), "default_retry_delay": 0, **UNSTORED},
+    ),
+    "hook_retry": (retry_once, {"base": BrokenRetry}),
+    "unstored_ignore": (ignore, UNSTORED),
     "unstored": (raise_it, UNSTORED),
     "unstored_leave": (leave, UNSTORED),
     "unstored_reject": (reject, UNSTORED),

@@ -111,15 +111,24 @@ def settled(count: Callable[[], int]) -> int:
     return told[-1][1]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
+@pytest.mark.parametrize(
+    ("pool", "task"),
+    [
+        *((pool, "work_late") for pool in ("prefork", "gevent", "eventlet")),
+        # Celery cannot store that it is tried again.
+        *((pool, "unstored_work") for pool in ("prefork", "gevent")),
+    ],
+)
 def test_a_task_that_celery_ends_with_the_connection_runs_again(
-    site: Installation, tmp_path: Path, pool: str
+    site: Installation, tmp_path: Path, pool: str, task: str
 ) -> None:
     gate = tmp_path / "gate"
     settings = {"worker_cancel_long_running_tasks_on_connection_loss": True}
-    worker = site.worker(pool=pool, concurrency=2, settings=settings, expected=LOST_CONNECTION)
+    expected = f"{LOST_CONNECTION}|could not say|its result was lost"
+    app = "tests.end_to_end.failed_app"
+    worker = site.worker(pool=pool, concurrency=2, settings=settings, app=app, expected=expected)
     with site.producer() as producer:
-        producer.send_task("work_late", ["ended"], kwargs={"gate": str(gate)})
+        producer.send_task(task, ["ended"], kwargs={"gate": str(gate)})
     site.wait_started("ended")
     lose_connections(site, worker)
     wait_until(lambda: site.ledger.started() == ["ended", "ended"], 30, "that it runs again")

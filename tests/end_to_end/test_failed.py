@@ -31,7 +31,9 @@ EARLY: dict[str, str | None] = {
     "raise": "KeyError",
     "retries": "KeyError",
     "retry": None,
+    "hook_retry": None,
     "ignore": None,
+    "unstored_ignore": None,
     "reject": "Reject",
     # Its message is not there any more.
     "requeue": "Reject",
@@ -47,6 +49,8 @@ EARLY: dict[str, str | None] = {
     "unstarted": "ConnectionError",
     # These have returned.
     "no_result": "ConnectionError",
+    "unstored_retry": "ConnectionError",
+    "unstored_autoretry": "ConnectionError",
     "not_acked_no_result": "ConnectionError",
     "full_no_result": "OutOfMemoryError",
     "no_json": "EncodeError",
@@ -88,6 +92,8 @@ OF_POOL = {"prefork": FORKED, "threads": LEAVING, "gevent": {**LIMITED, **LEAVIN
 #: What was lost of those that are known to have returned.
 LOST = {
     **dict.fromkeys(["no_result", "not_acked_no_result", "full_no_result", "no_json"], RESULT),
+    # Their retry has returned. Their first try has ended by it.
+    **dict.fromkeys(["unstored_retry", "unstored_autoretry"], RESULT),
     **dict.fromkeys(["no_link", "no_chain", "no_chord"], CONTINUATION),
     "soft_storing": RESULT,
     "success_hook": HOOK,
@@ -112,16 +118,18 @@ DEAD = {
 #: The same of those that Celery does not end in a solo worker.
 DEAD_SOLO = {"hook", "unstored", "unstarted"}
 
+#: These are tried again once, and do their work then.
+RETRIED = ("retry", "hook_retry", "unstored_retry", "unstored_autoretry")
 
 #: How the others end than by one failure. A process that was lost has ended nothing if Celery tries again.
 ENDS = {
     "retries": ["retried", "retried", "failed"],
-    "retry": ["retried", "succeeded"],
-    "ignore": ["ignored"],
+    **{key: ["ignored"] for key in ("ignore", "unstored_ignore")},
     "succeed": ["succeeded"],
     "expired": ["expired"],
     "lost_late": [] if NEWEST else ["failed"],
     **{key: ["succeeded"] for key in LOST},
+    **{key: ["retried", "succeeded"] for key in RETRIED},
 }
 #: The same of those that come back with late acks. Of a time limit, Celery says that the task has failed.
 ENDS_LATE = {

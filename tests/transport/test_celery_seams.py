@@ -7,6 +7,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from celery import Task
 from celery.app import trace
 from celery.apps import worker as apps_worker
 from celery.bootsteps import Blueprint
@@ -176,6 +177,15 @@ def test_a_pool_of_threads_returns_what_can_be_cancelled() -> None:
     assert "self.f = future" in inspect.getsource(thread.ApplyResult.__init__)
 
 
+def test_what_celery_has_cancelled_is_not_acked() -> None:
+    source = inspect.getsource(inspect.unwrap(Request._announce_cancelled))
+    assert source.index("self.task.backend.mark_as_retry(") < source.index("self._already_cancelled = True")
+    acks = inspect.getsource(inspect.unwrap(Request.on_failure)).partition("self._announce_revoked(")
+    assert acks[1]
+    assert "if not self._already_cancelled and not self._already_revoked:" in acks[0]
+    assert "self._announce_cancelled(" in inspect.getsource(inspect.unwrap(Request.cancel))
+
+
 def test_what_the_tracer_knows_of_a_task() -> None:
     """Whether its function has returned, by these variables, and where its result is stored."""
     source = inspect.getsource(trace.build_tracer)
@@ -193,3 +203,20 @@ def test_how_the_tracer_reports_a_failure() -> None:
     assert "FAILURE: self.handle_failure," in inspect.getsource(trace.TraceInfo.handle_error_state)
     parameters = inspect.signature(Request.on_failure).parameters
     assert list(parameters) == ["self", "exc_info", "send_failed_event", "return_ok"]
+
+
+def test_how_a_retry_is_published_and_reported() -> None:
+    """``Retry`` has a signature if ``Task.retry()`` has published it. The tracer calls the method of the
+    class while it handles ``Retry``; that asks the backend for nothing if nothing is to be stored."""
+    source = inspect.getsource(Task.retry)
+    made, published = "is_eager=is_eager, sig=S)", "S.apply_async()\n        except Exception as exc:"
+    assert source.index(made) < source.index(published) < source.rindex("raise ret")
+    assert "raise Reject(exc, requeue=False)" in source.partition(published)[2]
+    assert source.count("sig=") == 1
+    assert "RETRY: self.handle_retry," in inspect.getsource(trace.TraceInfo.handle_error_state)
+    reports = inspect.unwrap(trace.TraceInfo.handle_retry)
+    source = inspect.getsource(reports)
+    assert source.index("if store_errors:") < source.index("task.backend.mark_as_retry(")
+    assert source.index("task.backend.mark_as_retry(") < source.index("task.on_retry(")
+    assert "reason = self.retval" in source
+    assert list(inspect.signature(reports).parameters) == ["self", "task", "req", "store_errors", "kwargs"]
