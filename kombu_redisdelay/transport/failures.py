@@ -201,14 +201,14 @@ def _cancelling(announce: Callable[..., Any]) -> Callable[..., Any]:
     for a revocation, and acks the message that has to come back."""
 
     @wraps(announce)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def extended(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return announce(self, *args, **kwargs)
+            return announce(request, *args, **kwargs)
         except Exception as exc:
-            if not isinstance(getattr(self.message, "channel", None), Channel):
+            if not isinstance(getattr(request.message, "channel", None), Channel):
                 raise
-            self._already_cancelled = True
-            named = which([name_of(self.message)], 1)
+            request._already_cancelled = True
+            named = which([name_of(request.message)], 1)
             logger.warning("Celery could not say that it has cancelled a task (%s)%s", in_a_line(exc), named)
             return None
 

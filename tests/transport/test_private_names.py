@@ -46,6 +46,7 @@ PRIVATE: dict[str, type] = {
     "_active_writes": AsynPool,
     "_already_cancelled": Request,
     "_already_revoked": Request,
+    "_announce_cancelled": Request,
     "_announce_revoked": Request,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
@@ -90,10 +91,11 @@ PRIVATE: dict[str, type] = {
 OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
 
 #: New in Celery 5.7, and used only if it is there.
+_NEW = {"_eta_timer_entry", "_retry_worker_lost"}
 if celery.VERSION >= (5, 7):
-    PRIVATE["_retry_worker_lost"] = Request
+    PRIVATE |= dict.fromkeys(_NEW, Request)
 else:
-    OTHERS.add("_retry_worker_lost")
+    OTHERS |= _NEW
 
 
 @cache
