@@ -232,6 +232,10 @@ class Transport(redis.Transport):
             except Empty:
                 if deadline is not None and monotonic() >= deadline:
                     raise TimeoutError from None
+            except ResponseError:
+                # With results in rpc://, Celery 5.7 closes the connection, and opens another one at once.
+                self._note_loss()
+                raise
 
     def _deliver(self, message: dict[str, Any], queue: str) -> None:
         """Hand what came over PUB/SUB to its callback."""
@@ -251,11 +255,14 @@ class Transport(redis.Transport):
         # Celery does so when an application is closed, and the next one must not wait.
         was_lost = isinstance(sys.exc_info()[1], self.connection_errors)
         if was_lost and self._pid == os.getpid():
-            backoff = _backoffs.setdefault(_broker(self.client), ReconnectBackoff())
-            backoff.note_loss(self._connected_at, was_of_use=self.has_published)
+            self._note_loss()
         for channel in dict.fromkeys((*self._avail_channels, *self.channels)):
             channel.abandon()
         self.close_connection(connection)
+
+    def _note_loss(self) -> None:
+        backoff = _backoffs.setdefault(_broker(self.client), ReconnectBackoff())
+        backoff.note_loss(self._connected_at, was_of_use=self.has_published)
 
 
 class SecureTransport(Transport):

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.transport import reconnect_backoff, transports
 from kombu_redisdelay.transport.worker import _dropping_events
@@ -53,6 +54,19 @@ def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) ->
         connection.connect()
         lose(connection)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+@pytest.mark.one_server
+def test_what_a_refused_program_closes_itself_counts_too(site: Site, pauses: list[float]) -> None:
+    """So does a client that waits for results in ``rpc://``."""
+    site.redis.execute_command("ACL", "SETUSER", "shop", "-evalsha", "-eval")
+    for _ in range(6):
+        with site.connect() as connection:
+            Inbox(connection.default_channel)
+            with pytest.raises(ResponseError):
+                connection.drain_events(timeout=10)
+    site.redis.acl_log_reset()
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
 
 
 @pytest.mark.one_server
