@@ -133,8 +133,8 @@ class Unique(Task):  # type: ignore[misc]
         if not has_shared:
             logger.warning(
                 "Task %s has a unique key, and its results are in rpc://. There, a result comes only to the "
-                "process that has published the message: who was dropped, or has replaced another one, waits "
-                "for ever unless that was the same process. Use a result backend that all share.",
+                "process that has published the message, once: who was dropped, or has replaced another one, "
+                "may wait for ever. Use a result backend that all share.",
                 self.name,
             )
         return has_shared

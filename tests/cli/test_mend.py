@@ -86,14 +86,20 @@ def test_what_is_counted(site: Site) -> None:
 
 
 def test_queues(site: Site) -> None:
-    site.send(countdown=60, queue="imports")
+    keys = site.store.keys("imports")
+    site.redis.zadd(keys.schedule, {"id": site.now_ms() + 60_000})
+    site.redis.hset(keys.messages, "id", "0:{}")
+    # The app declares this one.
+    site.send(countdown=60)
     site.redis.delete("redisdelay:known-queues")
     assert lost(site) == [
         "queues: commands for all queues leave out 1 queue that is not listed any more: imports. "
         "Keys in Redis were lost"
     ]
-    assert site.text("mend") == "imports is among the known queues again\n"
-    assert site.store.queues() == ["imports"]
+    assert site.text("mend") == (
+        "celery is among the known queues again\nimports is among the known queues again\n"
+    )
+    assert site.store.queues() == ["celery", "imports"]
 
 
 def test_doctor_looks_at_some_keys_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

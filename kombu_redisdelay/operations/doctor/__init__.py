@@ -133,7 +133,7 @@ def _check_rest(
         *_as_far_as_allowed(
             "workers", check_worker_names(store, store.partitions.all_names(known.within), access.options)
         ),
-        *_as_far_as_allowed("lost keys", check_unlisted(store, examined)),
+        *_as_far_as_allowed("lost keys", check_unlisted(store, examined, declared)),
         *_as_far_as_allowed("what fills Redis", check_filling(access)),
         *_as_far_as_allowed("pauses and limits", check_stock_workers(store, examined, stock_unacked)),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from redis.exceptions import ConnectionError, TimeoutError
 
@@ -18,10 +18,11 @@ MOST_NAMED = 10
 _MEND = "`celery delayed mend` lists them again."
 
 
-def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
+def check_unlisted(store: Store, queues: Sequence[str], declared: Collection[str]) -> Iterator[Finding]:
     """
     Arguments:
         queues: those that are checked. Whether a queue is listed itself is looked up for all.
+        declared: queues that the app declares. Commands look at them, listed or not.
     """
     try:
         found = unlisted(store, store.partitions.all_names(queues))
@@ -32,6 +33,7 @@ def check_unlisted(store: Store, queues: Sequence[str]) -> Iterator[Finding]:
         return
     unknown = sorted(
         {store.partitions.queue_of(name) for name, some in found.queues.items() if some.is_unknown}
+        - set(declared)
     )
     if unknown:
         are = "is" if len(unknown) == 1 else "are"
