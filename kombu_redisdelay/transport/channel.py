@@ -387,12 +387,12 @@ class Channel(PublishingChannel):
                 self._declared.forget_queue(queue)
                 # If it is to go only when it is unused, who uses it may bind it again.
                 found = [] if if_unused else self.unbind_all(queue)
-                if found and not any(self.state.queue_bindings(queue)):
+                if not any(self.state.queue_bindings(queue)):
                     # kombu deletes nothing of a queue that this connection has not bound.
-                    exchange, *rest = found[0]
+                    if if_unused:
+                        return 0
+                    exchange, *rest = found[0] if found else ("", "", "")
                     self._delete(queue, exchange, *rest)
-                elif not found and not any(self.state.queue_bindings(queue)):
-                    ready = 0
             super().queue_delete(queue, if_unused=if_unused, **kwargs)
         except ResponseError as exc:
             # kombu deletes some queues when the channel is closed, and would not close the rest.

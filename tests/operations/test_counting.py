@@ -73,7 +73,8 @@ class TestCounting:
         count = messages.count(ready())
         assert (count, count.is_exact, count.looked_at) == (31, True, 0)
         count = messages.count(ready(task="shop.*"))
-        assert (count, count.is_exact, count.looked_at) == (30, True, 31)
+        # A script leaves out what has not the text of the filter, without decoding it.
+        assert (count, count.is_exact, count.looked_at) == (30, True, 30)
         count = messages.count(ready(task="shop.*"), at_most=10)
         assert (count, count.is_exact, count.looked_at) == (10, False, 10)
         assert messages.count(ready(task="shop.*"), at_most=31).is_exact

@@ -455,6 +455,13 @@ class TestDeleting:
         assert has_come(site, "films") == [0]
         assert Process(site).channel().queue_delete("films") == 0
 
+    def test_takes_the_messages_of_a_queue_that_was_unbound(self, site: Site) -> None:
+        publisher = Process(site).channel(FILMS)
+        publish(publisher, "a", queue="films")
+        FILMS(publisher).unbind_from(FILMS.exchange, FILMS.routing_key)
+        assert Process(site).channel().queue_delete("films") == 1
+        assert has_come(site, "films") == [0]
+
     def test_one_binding_that_is_declared_again_brings_back_no_other(self, site: Site) -> None:
         """An old process has declared both."""
         publisher = Process(site).channel(FILMS, Queue("films", TOPICS, "film.#"))

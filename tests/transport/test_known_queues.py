@@ -177,7 +177,9 @@ class TestNotKnown:
         drain(channel.connection.client, lambda: len(asking) == 1)
         site.redis.config_resetstat()
         assert not channel.look_after_queues()
-        assert set(site.redis.info("commandstats")) <= {"cmdstat_config|resetstat", "cmdstat_info"}
+        # Redis 6.2 does not tell subcommands apart.
+        ours = {"cmdstat_config|resetstat", "cmdstat_config", "cmdstat_info"}
+        assert set(site.redis.info("commandstats")) <= ours
 
     def test_of_results(self, site: Site) -> None:
         app = Celery("replies", broker=site.url, backend="rpc://", set_as_current=False)
