@@ -67,9 +67,10 @@ def test_only_what_has_expired_is_selected(app: Celery, server: RedisServer) -> 
     send(app, "in time", ago=-3600)
     app.send_task("report", task_id="without")
     send(app, "unreadable", ago=-3600)
-    [written] = [text for text in server.client().lrange("celery", 0, -1) if b'"unreadable"' in text]
+    client: Any = server.client()
+    [written] = [text for text in client.lrange("celery", 0, -1) if b'"unreadable"' in text]
     expires = json.loads(written)["headers"]["expires"].encode()
-    server.client().lset("celery", 0, written.replace(expires, b"soon"))
+    client.lset("celery", 0, written.replace(expires, b"soon"))
     with Messages(app) as messages:
         assert {message.id for message in messages.select(EXPIRED)} == {"late", "late and scheduled"}
         assert messages.count(EXPIRED) == 2
