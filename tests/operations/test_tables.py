@@ -39,6 +39,8 @@ NAMING = {
     "operations/history.py",
     # A column of what is listed again: how many are unacked.
     "cli/mend.py",
+    # An event in a life: a message is ready.
+    "operations/life.py",
 }
 
 
