@@ -93,12 +93,14 @@ def windows(row: Row, history: History) -> list[Window]:
 
 
 def _limited(history: History) -> list[Window]:
-    """When limits of keys bind: at the burst, and until what a worker held is given back that was killed."""
+    """When limits of keys bind: at the burst, and until what a worker held is given back that was killed, or
+    has lost its connection to a server that refused."""
     plan, each = history.plan, BURST / len(TENANTS)
     at = history.began + BURST_AT * plan.seconds
     lasts = max(each / KEY_RATE["rate"], each * (WORK + OVERHEAD) / KEY_CONCURRENCY)
-    killed = [damage.at for damage in history.damage if damage.harm is Harm.KILL]
-    times = [(at, at + lasts), *((when, when + LEASE) for when in killed)]
+    killed = [(damage.at, damage.at) for damage in history.damage if damage.harm is Harm.KILL]
+    refused = [(damage.at, damage.until) for damage in history.damage if damage.harm is Harm.REFUSED]
+    times = [(at, at + lasts), *((when, until + LEASE) for when, until in killed + refused)]
     return [Window(queue, begins, ends, ends) for queue in plan.queues for begins, ends in times]
 
 
