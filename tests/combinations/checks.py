@@ -90,7 +90,11 @@ def early(observed: Observed) -> Iterable[str]:
 def twice(observed: Observed) -> Iterable[str]:
     """Nothing runs twice, unless what was done explains it."""
     reruns = observed.verdict().reruns
-    unpublished = {entry.task: entry.at for entry in observed.ours.entries if entry.event == UNPUBLISHED}
+    unpublished: dict[str, float] = {}
+    for entry in observed.ours.entries:
+        if entry.event == UNPUBLISHED:
+            # Each time that it comes back, it may happen again.
+            unpublished.setdefault(entry.task, entry.at)
 
     def is_explained(rerun: Rerun) -> bool:
         # One that was not told that its retry was published comes back, and publishes it again.

@@ -349,6 +349,9 @@ def test_a_task_that_could_not_publish_its_retry_comes_back() -> None:
     assert problems(again).keys() == {"twice"}
     unpublished = replace(begun[-1], event=UNPUBLISHED, at=BEGAN + 5.5)
     assert problems(ours(again, entries=[*entries, unpublished])) == {}
+    # It came back, and could not publish its retry again.
+    once_more = replace(unpublished, at=BEGAN + 6.5)
+    assert problems(ours(again, entries=[*entries, unpublished, once_more])) == {}
 
 
 def test_a_pause_explains_that_tasks_waited() -> None:
