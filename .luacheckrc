@@ -6,7 +6,7 @@ read_globals = {
   "redis", "cjson", "KEYS", "ARGV",
   -- What a script gets from lua/include, pasted in where it says `-- include: <name>`.
   "AFTER_DUPLICATES", "DUPLICATE", "add_brief", "base_of", "add_dead_letter", "clock_ms", "clock_us", "contains_any", "count_against",
-  "count_existing", "dead_payload", "dead_step_and_payload", "deliveries", "duplicates_of", "expect_list", "expect_right", "expect_schedule",
+  "count_existing", "dead_payload", "dead_step_and_payload", "deliveries", "duplicates_of", "expect_list", "expect_right", "expect_rights_to_schedule", "expect_schedule",
   "end_fairness", "expire", "fetch", "find_woken", "first_due", "first_listed", "first_ready_step", "forget_duplicates", "give_back", "hand_out",
   "hand_out_again", "hand_out_large", "hand_out_ready", "hold", "is_unwatched", "length", "listed_under", "losses", "make_bookmarks", "mark_of",
   "may_take", "members_of", "migrate", "HISTORY_KEPT_MS", "BRIEF_HISTORY_KEPT_MS", "note", "note_delivered", "note_given_back", "nothing_given_back", "number_in", "read_limits", "wait_before_retry_ms",

@@ -82,8 +82,7 @@ local function adopt(field, found, stored, id, due_ms, is_continued, numbers)
       return -1
     end
     expect_right('RPUSH', ready, '')
-    expect_right('ZADD', queue.schedule, '0', '')
-    expect_right('HSETNX', queue.messages, '', '')
+    expect_rights_to_schedule(queue.schedule, queue.messages)
     targets[#targets + 1] = { queue, ready }
   end
   redis.call('HDEL', KEYS[1], field)

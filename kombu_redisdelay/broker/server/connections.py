@@ -3,14 +3,15 @@ primary any more, or too few replicas follow it. Their errors name the server.""
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 from redis.connection import AbstractConnection, Connection, SSLConnection
 from redis.exceptions import ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary, Refuses, TooFewReplicas
+from kombu_redisdelay.broker.server.native import Lock
 from kombu_redisdelay.refusals import Then, refusal_of
 
 #: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its
@@ -22,6 +23,7 @@ class _End:
     """Whether the program ends, and a server is silent meanwhile."""
 
     def __init__(self) -> None:
+        # Heartbeats connect in threads of the operating system, also beside greenlets.
         self._lock = Lock()
         self._has_begun = self._is_silent = False
         self._known: WeakSet[ToPrimary] = WeakSet()
@@ -45,6 +47,15 @@ class _End:
 
 
 _end = _End()
+
+
+def _begin_anew() -> None:
+    global _end
+    _end = _End()
+
+
+# Another thread may have had the lock.
+in_each_child(_begin_anew)
 
 
 def begin_end() -> None:

@@ -14,9 +14,13 @@ local function expect_list(key, push)
   expect_right(push, key, '')
 end
 
+local function expect_rights_to_schedule(schedule_key, messages_key)
+  expect_right('ZADD', schedule_key, '0', '')
+  expect_right('HSETNX', messages_key, '', '')
+end
+
 local function expect_schedule(schedule_key, messages_key)
   redis.call('ZCARD', schedule_key)
   redis.call('HLEN', messages_key)
-  expect_right('ZADD', schedule_key, '0', '')
-  expect_right('HSETNX', messages_key, '', '')
+  expect_rights_to_schedule(schedule_key, messages_key)
 end

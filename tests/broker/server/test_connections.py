@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -99,6 +101,17 @@ class TestAtTheEndOfTheProgram:
             each.send_command("PING")
             assert each.read_response() == b"PONG"
             each.disconnect()
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_a_child_does_not_wait_for_a_thread_of_its_parent(self, shared_server: RedisServer) -> None:
+        with connections._end._lock:
+            if not (child := os.fork()):
+                # It ends the child: the handler of pytest-timeout would go on with the tests there.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)
+                PlainConnection(host=HOST, port=shared_server.port).connect()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
 
     def ask_in_vain(self, connection: Any) -> None:
         connection.connect()
