@@ -44,7 +44,7 @@ def taking_of(fetcher: SlotFetcher) -> Call:
 
 def waiting_of(fetcher: SlotFetcher) -> Call:
     """The waits of *fetcher*."""
-    return Call("to wait for messages (BZPOPMIN)", fetcher, is_wait=True)
+    return Call("to wait for messages (BZPOPMIN)", fetcher, Asked.WAIT)
 
 
 class Waiting(NamedTuple):

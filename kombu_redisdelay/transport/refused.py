@@ -149,12 +149,12 @@ class Call(NamedTuple):
     Attributes:
         what: in words, behind "refuses".
         by: whose call it is.
-        is_wait: whether it is a wait for messages.
+        asked: which permission it needs.
     """
 
     what: str
     by: Hashable = None
-    is_wait: bool = False
+    asked: Asked = Asked.TAKE
 
 
 class Refused:
@@ -191,7 +191,7 @@ class Refused:
             ResponseError: *error*, because waiting does not help.
         """
         refusal = refusal_of(error)
-        if not may_wait(refusal, self._broker, Asked.WAIT if call.is_wait else Asked.TAKE):
+        if not may_wait(refusal, self._broker, call.asked):
             if refusal is not None and refusal.once_served:
                 raise NeverServed(str(error)) from error
             raise error

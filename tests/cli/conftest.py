@@ -23,10 +23,18 @@ def site(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]
 
 
 @pytest.fixture(scope="module")
-def good_server() -> Iterator[RedisServer]:
+def shared_good_server() -> Iterator[RedisServer]:
     """As the doctor wants it."""
     with RedisServer(appendonly=True, args=("--maxmemory", "256mb")) as server:
         yield server
+
+
+@pytest.fixture
+def good_server(shared_good_server: RedisServer) -> RedisServer:
+    """The same, with nothing in it."""
+    with shared_good_server.client() as client:
+        client.flushall()
+    return shared_good_server
 
 
 @pytest.fixture

@@ -17,9 +17,6 @@ REJECT = {"x-overflow": "reject-publish"}
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    with good_server.client() as client:
-        client.flushall()
-    bounds.forget_lengths()
     bounds.forget_lengths()
     return good_server
 

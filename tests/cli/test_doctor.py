@@ -32,8 +32,6 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    with good_server.client() as client:
-        client.flushall()
     return good_server
 
 

@@ -17,8 +17,6 @@ Q = ("-Q", QUEUE)
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    with good_server.client() as client:
-        client.flushall()
     return good_server
 
 

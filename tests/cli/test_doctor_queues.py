@@ -18,8 +18,6 @@ from tools.harness.redis_server import RedisServer
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    with good_server.client() as client:
-        client.flushall()
     return good_server
 
 

@@ -22,8 +22,6 @@ MODULE = "orders_of_a_test.tasks"
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    with good_server.client() as client:
-        client.flushall()
     return good_server
 
 

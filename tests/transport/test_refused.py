@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -36,10 +37,14 @@ def site(site_of_user: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 @pytest.fixture
 def channel(site: Site) -> Any:
-    """Of a worker, with pauses of 0.1 s at most."""
-    connection = site.connect(visibility_timeout=1)
+    return worker(site)[1]
+
+
+def worker(site: Site, **options: Any) -> tuple[Connection, Any]:
+    """The connection and the channel of a worker, with pauses of 0.1 s at most."""
+    connection = site.connect(visibility_timeout=1, **options)
     connection.transport.is_workers = True
-    return connection.default_channel
+    return connection, connection.default_channel
 
 
 def is_refused(channel: Any) -> bool:
@@ -66,9 +71,7 @@ def test_it_goes_on_when_the_server_does(site: Site, own_server: RedisServer, ch
 def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
     site: Site, own_server: RedisServer, how: str
 ) -> None:
-    connection = site.connect(visibility_timeout=1, dead_letter=True)
-    connection.transport.is_workers = True
-    channel: Any = connection.default_channel
+    connection, channel = worker(site, dead_letter=True)
     inbox = Inbox(channel, prefetch=1)
     publish(site.channel(), "a", "b")
     drain(connection, lambda: len(inbox) == 1)
@@ -91,9 +94,7 @@ def test_what_is_refused_meanwhile_keeps_its_place_and_is_done(
 def test_what_was_refused_when_the_connection_is_lost_is_done_afterwards(
     site: Site, own_server: RedisServer, how: str
 ) -> None:
-    connection = site.connect(visibility_timeout=1, dead_letter=True)
-    connection.transport.is_workers = True
-    channel: Any = connection.default_channel
+    connection, channel = worker(site, dead_letter=True)
     inbox = Inbox(channel, prefetch=1)
     publish(site.channel(), "a")
     drain(connection, lambda: len(inbox) == 1)
