@@ -10,8 +10,7 @@ from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
 
-#: The longest reason, in characters.
-LONGEST_REASON = 200
+from kombu_redisdelay.broker.printable import in_a_line
 
 #: Loader of an app -> what :func:`import_tasks` has said.
 _said: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -34,8 +33,7 @@ def import_tasks(app: Any) -> str:
                     loader.import_default_modules()
                     app.finalize(auto=True)
             except (Exception, SystemExit) as exc:
-                reason = " ".join(f"{type(exc).__name__}: {exc}".split())[:LONGEST_REASON]
-                _said[loader] = f"module {_importer(exc)!r} cannot be imported: {reason}"
+                _said[loader] = f"module {_importer(exc)!r} cannot be imported: {in_a_line(exc)}"
         return _said[loader]
 
 
