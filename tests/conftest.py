@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
-from kombu_redisdelay.transport import declared, takeover
+from kombu_redisdelay.transport import declared, takeover, transports
 from tests.environments import CLUSTER, ENVIRONMENT, TESTS, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.search import may_search_for_long, seed, set_up
@@ -146,10 +146,11 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture(autouse=True)
-def declares_nothing_of_before() -> None:
-    """A test is a process that has declared nothing yet. What another one had declared would come back, since
-    its keys have vanished."""
+def begins_anew() -> None:
+    """A test is a process that has declared nothing yet: what another one had declared would come back, since
+    its keys have vanished. Nor has it waited in vain for a server that another test had made refuse."""
     declared._declared.clear()
+    transports._patience.clear()
 
 
 @pytest.fixture
