@@ -122,9 +122,8 @@ def check(site: Site, timed: Timed) -> None:
     """How long the pages and the scripts took."""
     slow: dict[str, list[int]] = {}
     for entry in site.redis.slowlog_get(100_000):
-        command, name = entry["command"].split()[:2]
-        if command.startswith(b"EVAL"):
-            slow.setdefault(name.decode(), []).append(entry["duration"])
+        if entry["command"].startswith(b"EVAL"):
+            slow.setdefault(entry["command"].split()[1].decode(), []).append(entry["duration"])
     for what, seconds in timed.seconds.items():
         print(f"{what}: {1000 * median(seconds):.0f} ms, at most {1000 * max(seconds):.0f} ms")
     for script, us in sorted(slow.items(), key=lambda each: -max(each[1]))[:5]:
