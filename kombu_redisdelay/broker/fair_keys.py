@@ -50,7 +50,7 @@ class KeyState(NamedTuple):
         unacked: how many of its messages are unacked; ``None`` if that is not counted, because no concurrency
             of keys is limited.
         turns: priority step -> when its next turn begins, by the clock of the step.
-        is_limited: whether it waits, because it is at a limit or paused.
+        is_at_limit: whether none of its messages may be taken now, because it is at a limit or paused.
         paused_ms: since when it is paused, ms since the epoch; ``None`` if it is not.
         own: the limits that it has for itself.
     """
@@ -59,7 +59,7 @@ class KeyState(NamedTuple):
     ready: Mapping[int, int]
     unacked: int | None
     turns: Mapping[int, float]
-    is_limited: bool
+    is_at_limit: bool
     paused_ms: int | None
     own: KeyLimits
 
@@ -67,11 +67,6 @@ class KeyState(NamedTuple):
 def is_fair(store: Store, queue: str) -> bool:
     """Whether *queue* may have messages that are sorted in."""
     return bool(store.server.call("EXISTS", store.keys(queue).fair))
-
-
-def is_on(store: Store, queue: str) -> bool:
-    """Whether *queue* is to be fair, so that pauses and limits of its keys count."""
-    return bool(store.server.call("HGET", store.keys(queue).limits, "fair") == ON.encode())
 
 
 def sorted_in(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
@@ -103,9 +98,12 @@ def iter_keys(store: Store, queue: str) -> Iterator[KeyState]:
 
 
 def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
-    """The same for those keys that are paused, have limits of their own, or wait at a limit."""
-    for some in _pages(store, _limited_of(store, queue)):
-        yield from _read(store, queue, some)
+    """The same for those keys that are paused, have limits of their own, or are at a limit."""
+    keys = store.keys(queue)
+    # When all consumers are full, nobody has noted which of those are at a limit of which they hold messages.
+    used = [("HSCAN", keys.active), ("ZSCAN", keys.tats)]
+    for some in _pages(store, [*_limited_of(store, queue), *used]):
+        yield from (state for state in _read(store, queue, some) if state.is_at_limit or any(state.own))
 
 
 def iter_paused_keys(store: Store, queue: str) -> Iterator[KeyState]:
@@ -118,7 +116,7 @@ def iter_names(store: Store, queue: str, *, only_limited: bool = False) -> Itera
     """The names of the keys of :func:`iter_keys`, which costs less.
 
     Arguments:
-        only_limited: those of :func:`iter_limited_keys`.
+        only_limited: those that are paused, have limits of their own, or wait at a limit.
     """
     sources = _limited_of(store, queue) if only_limited else _all_of(store, queue)
     for some in _pages(store, sources):
@@ -213,7 +211,7 @@ def _read(store: Store, queue: str, some: Sequence[bytes]) -> list[KeyState]:
 
 
 def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
-    active, own, limited, *each = row
+    active, own, is_at_limit, limited, *each = row
     paused_ms, limits = _own_of(own)
     turns = {
         step: float(start) for step, start in zip(steps, each[1::2], strict=True) if start is not None
@@ -223,7 +221,7 @@ def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
         ready={step: length for step, length in zip(steps, each[::2], strict=True) if length},
         unacked=_number(active),
         turns=turns,
-        is_limited=limited is not None,
+        is_at_limit=bool(is_at_limit),
         paused_ms=paused_ms,
         own=limits,
     )

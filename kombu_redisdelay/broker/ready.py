@@ -13,7 +13,6 @@ from kombu_redisdelay.broker.fair_keys import (
     KeyState,
     asking_for_sorted_in,
     is_fair,
-    is_on,
     iter_keys,
     sorted_in_of,
 )
@@ -123,12 +122,11 @@ class ReadyLists:
         then what is not sorted in."""
         server, keys = self._store.server, self._store.keys(queue)
         states = list(iter_keys(self._store, queue))
-        has_limits, position = is_on(self._store, queue), 0
+        position = 0
         for step in self._store.steps:
             of_step = [state for state in states if step in state.ready]
             of_step.sort(key=lambda state: state.turns.get(step, 0.0))
             for state, list_, first_page in self._begun(of_step, queue, step, texts, is_key):
-                is_at_limit = has_limits and (state.is_limited or state.paused_ms is not None)
                 for entry in walk(server, [list_], texts, first_page=first_page) if first_page else ():
                     before = position + entry.taken_before
                     yield Ready(
@@ -139,9 +137,9 @@ class ReadyLists:
                         entry.is_sure,
                         state.key,
                         entry.taken_before,
-                        is_at_limit,
+                        state.is_at_limit,
                     )
-                position += 0 if is_at_limit else state.ready[step]
+                position += 0 if state.is_at_limit else state.ready[step]
             door = keys.ready_at(step)
             for entry in walk(server, [door], texts):
                 yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)

@@ -28,6 +28,7 @@
 -- include: fair
 -- include: fair_unacked
 -- include: fair_earlier
+-- include: fair_at_limit
 -- include: fair_limits
 -- include: fair_count
 -- include: fair_counting

@@ -69,6 +69,7 @@ local function move_fair()
   -- include: fair_key
   -- include: fair_unacked
   -- include: fair_earlier
+  -- include: fair_at_limit
   -- include: fair_limits
   -- include: fair_turns
   -- include: control

@@ -42,6 +42,7 @@
 -- include: fair_key
 -- include: fair_unacked
 -- include: fair_earlier
+-- include: fair_at_limit
 -- include: fair_limits
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.

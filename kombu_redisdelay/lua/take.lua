@@ -245,6 +245,7 @@ local function for_fair_queues()
   -- include: fair
   -- include: fair_unacked
   -- include: fair_earlier
+  -- include: fair_at_limit
   -- include: fair_limits
   -- include: fair_turns
   -- include: control

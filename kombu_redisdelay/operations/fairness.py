@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -10,14 +10,13 @@ from typing import Any
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.scripts import READ_LANES, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fair import KeyLimits, key_limits, together
 from kombu_redisdelay.public import public
 
-#: How many of the first keys are looked at to find the next message: a key has its turn although its last
-#: message was taken.
-MOST_FIRST = 3
+#: Keys that are looked at for each priority step, and those of them whose next messages are.
+MOST_KEYS, MOST_FIRST = 1_000, 3
 
 
 @public
@@ -29,7 +28,8 @@ class Fairness:
         state: "on"; or "off" while workers move its messages back, because it is not to be fair any more.
         keys: how many keys wait for their turn or at a limit. A key with messages of two priorities may count
             twice. Of partitions, it is the greatest number.
-        keys_at_limit: how many of these wait because of their limits, or are paused.
+        keys_at_limit: how many of these wait because of their limits, or are paused. Of more than 1,000 keys
+            that wait for their turn, only the first ones are looked at.
         limits: the limits of every key.
         unsorted: how many ready messages workers have not sorted by key yet, or have moved back.
     """
@@ -63,12 +63,11 @@ def lanes_of(store: Store, names: Sequence[str]) -> dict[str, Lanes]:
     states = {name: state for name, state in zip(names, fair.states(names), strict=True) if state}
     if not states:
         return {}
-    commands = [command for name in states for command in _commands(store, name)]
-    replies = iter(answers(store.server, commands))
+    replies = run_each(store.server, [_call(store, name) for name in states])
     every = fair.limits(list(states))
     return {
-        name: _lanes(store, name, state, key_limits(limits), replies)
-        for (name, state), limits in zip(states.items(), every, strict=True)
+        name: _lanes(store, name, state, key_limits(limits), reply)
+        for (name, state), limits, reply in zip(states.items(), every, replies, strict=True)
     }
 
 
@@ -96,25 +95,19 @@ def since_ms_of(store: Store, lanes: dict[str, Lanes]) -> dict[str, int]:
     return found
 
 
-def _commands(store: Store, name: str) -> Iterator[Command]:
-    keys = store.keys(name)
-    for step in store.steps:
-        yield "LLEN", keys.ready_at(step)
-        yield "ZCARD", keys.turns(step)
-        yield "ZRANGE", keys.turns(step), 0, MOST_FIRST - 1
-    yield "HLEN", keys.limited
-    yield "HSCAN", keys.limited, 0, "COUNT", MOST_FIRST
+def _call(store: Store, name: str) -> ScriptCall:
+    keys = (store.keys(name).limits, *store.ready_keys(name))
+    return READ_LANES, keys, (MOST_KEYS, MOST_FIRST, *store.steps)
 
 
-def _lanes(store: Store, name: str, state: str, limits: KeyLimits, replies: Iterator[Any]) -> Lanes:
+def _lanes(store: Store, name: str, state: str, limits: KeyLimits, reply: Sequence[Any]) -> Lanes:
     keys = store.keys(name)
+    at_limit, pairs, *rows = reply
     door = turns = 0
     firsts: list[list[str]] = []
-    for step in store.steps:
-        length, count, some = islice(replies, 3)
-        door, turns = door + length, turns + count
+    for step, (unsorted, with_turn, empty, not_now, *some) in zip(store.steps, rows, strict=True):
+        door, turns, at_limit = door + unsorted, turns + with_turn - empty - not_now, at_limit + not_now
         firsts.append([keys.key_list(step, key.decode(errors="replace")) for key in some])
-    at_limit, (_, pairs) = islice(replies, 2)
     if not turns:
         steps = {b"%d" % step: step for step in store.steps}
         firsts = [

@@ -48,7 +48,7 @@ def key_figures(store: Store, queue: str) -> KeyFigures:
             if state.ready:
                 ready[state.key] = ready.get(state.key, 0) + sum(state.ready.values())
                 lists.setdefault(state.key, []).extend(_lists(store, name, state))
-                if state.is_limited or state.paused_ms is not None:
+                if state.is_at_limit:
                     at_limit.add(state.key)
     unsorted_wait = _waits(store, {"": _unsorted_lists(store, names)}).get("", 0.0)
     if not ready:

@@ -11,7 +11,6 @@ from kombu_redisdelay.broker import fair_keys, members
 from kombu_redisdelay.broker.fair_key import key_of
 from kombu_redisdelay.broker.fair_keys import (
     KEYS_PER_PAGE,
-    ON,
     KeyState,
     greatest_keys,
     iter_names,
@@ -131,10 +130,7 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
             unacked=each.unacked if has_unacked else None,
             waiting=_waiting(each.heads, now_ms),
             limits=limits,
-            # Limits of keys have no effect where the queue is not fair.
-            is_at_limit=state == ON
-            and bool(each.ready)
-            and any(is_at_limit(limits, its) for its in each.states),
+            is_at_limit=bool(each.ready) and any(its.is_at_limit for its in each.states),
             own=limits_of_state(fair_keys.KeyLimits(), each.states[0]),
         )
         if key != also or _is_any(stats):
@@ -229,13 +225,6 @@ def _add_states(store: Store, name: str, found: Mapping[str, _Found]) -> None:
         for state in states:
             found[state.key].ready += sum(state.ready.values())
             found[state.key].states.append(state)
-
-
-def is_at_limit(limits: KeyLimits, state: KeyState) -> bool:
-    """Whether a pause or a limit keeps the ready messages of a key."""
-    # A key is noted as being at its limit when its turn comes.
-    is_full = limits.concurrency is not None and (state.unacked or 0) >= limits.concurrency
-    return state.is_limited or limits.paused_since is not None or is_full
 
 
 def _waiting(heads: Sequence[float | None], now_ms: float) -> float | None:

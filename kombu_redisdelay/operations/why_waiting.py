@@ -12,7 +12,6 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.fair import limits_of_state, shown_key
-from kombu_redisdelay.operations.key_stats import is_at_limit
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
@@ -58,7 +57,7 @@ def _reasons_of_key(store: Store, message: MessageInfo, stats: QueueStats) -> It
     limits = limits_of_state(every, states[0])
     if limits.paused_since is not None:
         yield f"Its key {key} is paused since {limits.paused_since:%Y-%m-%d %H:%M:%S} UTC."
-    elif any(is_at_limit(limits, state) for state in states):
+    elif any(state.is_at_limit for state in states):
         yield f"Its key {key} is at its limit: {in_words(limits)}."
 
 

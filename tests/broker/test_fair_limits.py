@@ -318,7 +318,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["b0"]
         [state] = key_states(rig.store, "q", ["a"])
         assert state.paused_ms is not None
-        assert state.is_limited
+        assert state.is_at_limit
         assert state.ready == {0: 1}
         rig.use_up_token("q")
         fair.resume_key("q", "a")
@@ -428,7 +428,7 @@ def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
     fair.limit_key("q", "x", KeyLimits(concurrency=1))
     assert keys_of(take_all(rig.consumer())) == ["a", "c"]
     found = {
-        state.key: (state.paused_ms is not None, state.is_limited)
+        state.key: (state.paused_ms is not None, state.is_at_limit)
         for state in iter_limited_keys(rig.store, "q")
     }
     assert found == {"b": (True, True), "x": (False, False)}

@@ -277,6 +277,35 @@ def test_key_is_a_filter(site: Site) -> None:
     assert {row["key"] for row in site.rows("list")} == {"ab", "é-b", ""}
 
 
+@pytest.mark.parametrize("limit", [("--concurrency", "1"), ("--rate", "1/h")], ids=["concurrency", "rate"])
+def test_keys_at_their_limits_when_all_consumers_are_full(site: Site, limit: tuple[str, str]) -> None:
+    """No take meets them, so nobody has noted them."""
+    site.text("fair", *Q)
+    site.text("limit", *Q, "--per-key", *limit)
+    for key in ("a", "b", "once", "a", "b"):
+        site.send(headers={"x-key": key})
+    with site.app.connection_for_read() as connection:
+        inbox = Inbox(connection.channel(), QUEUE, prefetch=3)
+        drain(connection, lambda: len(inbox) == 3)
+
+        def told() -> tuple[str, int, int]:
+            [row] = site.rows("stats")
+            return row["reason"], row["fairness"]["keys"], row["fairness"]["keys_at_limit"]
+
+        assert told() == ("key limits", 2, 2)
+        rows = site.rows("keys", *Q)
+        assert {row["key"]: row["is_at_limit"] for row in rows if row["ready"]} == {"a": True, "b": True}
+        assert "celery: 2 keys at their limits: a (1 ready), b (1 ready)\n" in site.run("doctor").stdout
+        assert key_figures(site.store, QUEUE).quiet_wait == 0
+        site.send(headers={"x-key": "other"})
+        sort_in(site, "another")
+        assert told() == ("prefetch full", 4, 2)
+        # Limits have no effect any more.
+        site.text("fair", *Q, "--off", "--yes")
+        assert told()[0] == "prefetch full"
+        assert not any(row["is_at_limit"] for row in site.rows("keys", *Q))
+
+
 def test_stats(site: Site) -> None:
     assert site.rows("stats")[0]["fairness"] is None
     site.text("fair", *Q)

@@ -120,7 +120,7 @@ def _limited(queue: str, states: Iterable[KeyState], are_all: bool, app: Any) ->
         key = shown_key(state.key)
         if state.paused_ms is not None:
             paused[key] = min(state.paused_ms, paused.get(key, state.paused_ms))
-        elif state.is_limited:
+        elif state.is_at_limit and state.ready:
             at_limit[key] = at_limit.get(key, 0) + sum(state.ready.values())
     if paused:
         each = [

@@ -309,7 +309,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUBLISH_UNIQUE", "ACK_UNIQUE", "CHECK_UNIQUE"),
         *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
-        *("FIND_LARGE",),
+        *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "RECOVER", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
