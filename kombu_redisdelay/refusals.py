@@ -230,6 +230,8 @@ _PATTERNS = tuple((re.compile(each.said), each) for each in REFUSALS)
 
 #: What redis-py puts before the error of a command in a pipeline, behind the command itself.
 _OF_A_PIPELINE = "of pipeline caused error: "
+#: What Redis puts behind the error of a command in a script, from Redis 7 on.
+_OF_A_SCRIPT = re.compile(r"\.? script: \w+, on @user_script:\d+\.$")
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
@@ -240,7 +242,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
     found: Refusal | None = getattr(error, "refusal", None)
     if found is not None:
         return found
-    said = what_is_said(error)
+    said = _without_command(error)
     is_answer = isinstance(error, ResponseError)
     for pattern, refusal in _PATTERNS:
         if isinstance(error, refusal.classes):
@@ -252,5 +254,11 @@ def refusal_of(error: BaseException) -> Refusal | None:
 
 
 def what_is_said(error: BaseException) -> str:
-    """What the server has said, without the command of a pipeline: that may contain any text."""
+    """What the server has said, without the command of a pipeline, and without the name of a script and its
+    line, which matter only if the script is wrong."""
+    return _OF_A_SCRIPT.sub("", _without_command(error))
+
+
+def _without_command(error: BaseException) -> str:
+    """A command may contain any text."""
     return str(error).rpartition(_OF_A_PIPELINE)[2]

@@ -71,6 +71,7 @@ def test_a_publish(
         with pytest.raises(RedisError) as caught:
             publish(channel, "a", headers=headers)
         assert isinstance(caught.value, connection.connection_errors) is is_lost, repr(caught.value)
+        assert ", on @user_script" not in str(caught.value), "the name of a script tells nobody anything"
     assert (site.ready(), site.scheduled()) == (1, 0)
     publish(site.channel(), "after", headers=headers)
     assert site.ready() + site.scheduled() == 2

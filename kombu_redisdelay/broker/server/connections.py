@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError, TimeoutError
 from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary, Refuses, TooFewReplicas
 from kombu_redisdelay.broker.server.native import Lock
-from kombu_redisdelay.refusals import Then, refusal_of
+from kombu_redisdelay.refusals import Then, refusal_of, what_is_said
 
 #: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its
 #: last acks and give backs would wait as long as usual, and Docker kills ten seconds after SIGTERM.
@@ -138,12 +138,13 @@ class ToPrimary(AbstractConnection):
         refusal = refusal_of(error)
         if refusal is None or refusal.then is not Then.CONNECTS_AGAIN:
             return None
+        said = what_is_said(error)
         if refusal.reason == "noreplicas":
-            return TooFewReplicas(f"too few replicas follow {self._address}: {error}", refusal)
+            return TooFewReplicas(f"too few replicas follow {self._address}: {said}", refusal)
         if refusal.reason == "readonly":
-            return NotThePrimary(f"{self._address} is not the primary: {error}", refusal)
+            return NotThePrimary(f"{self._address} is not the primary: {said}", refusal)
         # redis-py knows most of these, but not what all servers say.
-        return Refuses(f"{self._address} refuses: {error}", refusal)
+        return Refuses(f"{self._address} refuses: {said}", refusal)
 
     @property
     def _address(self) -> str:

@@ -71,10 +71,12 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
     """The *error* of an operation on *keys*, or one that says more."""
     if isinstance(error, OutOfMemoryError) or _OUT_OF_MEMORY in str(error):
         return OutOfMemoryError(FULL)
-    refusal = refusal_of(error)
-    if refusal is not None and refusal.reason == "noperm" and keys and _WITH_KEYS not in str(error):
+    refusal, said = refusal_of(error), what_is_said(error)
+    if refusal is not None and refusal.reason == "noperm" and keys and _WITH_KEYS not in said:
         some = ", ".join([repr(key) for key in keys[:KEYS_NAMED]] + ["..."] * (len(keys) > KEYS_NAMED))
-        return NoPermissionError(f"{what_is_said(error)}{_WITH_KEYS}{some})")
+        return NoPermissionError(f"{said}{_WITH_KEYS}{some})")
+    if refusal is not None and refusal.is_for_a_while and said != str(error):
+        return type(error)(said)
     if "WRONGTYPE" in str(error):
         return ResponseError(_explain_wrong_type(server, keys) or str(error))
     return error
