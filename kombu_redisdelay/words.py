@@ -109,13 +109,11 @@ def returned(lost: str) -> str:
 
 
 def have_returned(count: int) -> str:
-    """Says how many failed tasks stay because they are known to have returned; empty if none do."""
+    """Says how many tasks stay because they are known to have returned; empty if none do."""
     if not count:
         return ""
-    stay, have, work = (
-        ("stays", "it has", "its work is") if count == 1 else ("stay", "they have", "their work is")
-    )
-    return f"{number_of(count, 'failed task')} {stay}: {have} returned, so {work} done"
+    stay, its = ("stays", "its") if count == 1 else ("stay", "their")
+    return f"{number_of(count, 'task')} that returned {stay}: {its} work is done"
 
 
 def run_again(count: int) -> str:

@@ -72,7 +72,7 @@ def _check(force: bool, check: Callable[[], None]) -> None:
         try:
             check()
         except InUse as exc:
-            raise click.ClickException(f"{exc}. {exc.advice}, or use --force: {exc.forced}") from exc
+            raise click.ClickException(f"{exc}. {exc.advice}. Or use --force: {exc.forced}") from exc
 
 
 def _adopt(adoption: Adoption, yes: bool, dry_run: bool, as_json: bool) -> None:

@@ -23,7 +23,8 @@ def command(as_json: bool) -> None:
 
     If keys of ours were deleted or evicted, messages may be left that no key lists any more: what a killed
     worker held, or messages of a fair queue without a turn. This looks at all keys of the database, and lists
-    such messages again. Workers do it for their queues each hour. Nothing else is changed.
+    such messages again. Workers do it for their queues each hour. Nothing else is changed, so it does not
+    ask.
     """
     access = connect(Access)
     with busy("Looking at all keys"):

@@ -155,7 +155,7 @@ def test_those_that_have_returned_stay(site: Site) -> None:
     fail(site, "f1")
     fail(site, "r1", "r2", returned=RESULT)
     fail(site, "c1", returned=CONTINUATION)
-    stay = "3 failed tasks stay: they have returned, so their work is done. --returned '*' picks these.\n"
+    stay = "3 tasks that returned stay: their work is done. --returned '*' picks these.\n"
     result = site.run("requeue", "--state", "failed", "--all", "--yes")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "Requeued 1 failed task.\n", stay)
     result = site.run("remove", "--state", "failed", "--all", "--yes")

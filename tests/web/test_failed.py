@@ -135,7 +135,7 @@ def test_a_button_for_all_leaves_those_that_have_returned(viewer: Viewer, site: 
     verb = button.partition(" ")[0]
     page = viewer.press(button)
     assert page.heading == f"{verb} 2 failed tasks of all queues?"
-    stays = "1 failed task stays: it has returned, so its work is done."
+    stays = "1 task that returned stays: its work is done."
     assert stays in page.text
     page = viewer.press(button)
     assert f"{verb}d 2 failed tasks. {stays}" in page.text
