@@ -164,7 +164,8 @@ class Adoption(Transfer):
             raise InUse(
                 "consumers of redis:// are connected",
                 list(map(str, found)),
-                "Stop the workers among them, and say by --ignore ADDRESS of each other one that it is no worker",
+                "Stop the workers among them, and say by --ignore ADDRESS of each other one that it is no "
+                "worker",
                 forced,
             )
         self.passed_over = clients

@@ -158,8 +158,8 @@ def test_an_idle_client_is_named_and_does_not_hold_it_up(site: Site) -> None:
         refused = site.run("adopt", "--dry-run").stderr
         assert re.search(
             rf"connected: {address} \(name flower, age [\d.]+m?s, idle [\d.]+m?s, not blocked\)\. "
-            r"Stop the workers among them, and say by --ignore ADDRESS of each other one that it is no worker\. Or "
-            r"use --force: ",
+            r"Stop the workers among them, and say by --ignore ADDRESS of each other one that it is no "
+            r"worker\. Or use --force: ",
             refused,
         )
         wait_until(lambda: flower_is_idle(site), 30, "the client to be idle")
