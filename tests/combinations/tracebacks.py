@@ -21,7 +21,7 @@ _AFTERMATH = 30.0
 #: What is said of a lost connection or a server that does not serve just now.
 _LOST = re.compile(
     r"^\S*(Connection\w*|Timeout\w*|BrokenPipe|Operational|ReadOnly|MasterDown|\w*NotFound|ClusterDown|NotReplicated"
-    r"|BusyLoading|Moved|Ask|TryAgain|OS)Error\b",
+    r"|BusyLoading|Moved|Ask|TryAgain|OS)Error\b|^\S*\.Refuses: ",
     re.MULTILINE,
 )
 
