@@ -150,7 +150,7 @@ def _growth_of(server: ServerFill) -> Iterator[str]:
     without = f"{first_of(server.unknown, MOST_UNKNOWN)}, which {have} no history of 15 minutes"
     if server.bytes_per_hour is None or server.measured is None:
         if server.unknown:
-            yield f"nobody knows when it is full, because of {without}"
+            yield f"nobody knows when it is full, because of queue {without}"
         return
     rate, over = f"{size(abs(server.bytes_per_hour))} an hour", f"measured over {span(server.measured)}"
     if round(server.bytes_per_hour) == 0:

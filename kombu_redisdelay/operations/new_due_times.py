@@ -135,7 +135,7 @@ def apart(span: Span, due_ms: float) -> Iterator[Span]:
 def new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
     due_ms = moment_ms("eta", eta)
     if (countdown is None) == (due_ms is None):
-        raise ValueError("give countdown, eta, over or by")
+        raise ValueError("give one of countdown, eta, over and by")
     if due_ms is not None:
         if due_ms < now_ms:
             raise ValueError(f"eta must be in the future, not {eta}")

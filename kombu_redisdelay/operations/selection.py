@@ -165,8 +165,15 @@ class Selection:
         return any(all(STATES[name].is_past for name in names) for names in of_some)
 
     def span(self, state: State) -> Span:
-        """Between which moments the messages are, by the present time."""
-        return self._ms("after", state), self._ms("before", state)
+        """Between which moments the messages are, by the present time.
+
+        Raises:
+            ValueError: there is no moment between them.
+        """
+        after_ms, before_ms = self._ms("after", state), self._ms("before", state)
+        if after_ms is not None and before_ms is not None and after_ms >= before_ms:
+            raise ValueError(f"no moment is after {self.after} and before {self.before}")
+        return after_ms, before_ms
 
     def _ms(self, name: str, state: State) -> float | None:
         time = _parsed(name, getattr(self, name))
@@ -291,6 +298,7 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
 
     Raises:
         TypeError: it is one string, or an id is not a string.
+        ValueError: an id is empty.
     """
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"ids must be several, not the {type(ids).__name__} {ids!r}")
@@ -298,6 +306,8 @@ def checked_ids(ids: Iterable[str]) -> tuple[str, ...]:
     for id in found:
         if not isinstance(id, str):
             raise TypeError(f"an id must be a str, not {id!r}")
+        if not id:
+            raise ValueError("an id is empty")
     return found
 
 

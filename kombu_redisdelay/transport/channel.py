@@ -28,6 +28,7 @@ from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.intake import Intake
+from kombu_redisdelay.transport.option_names import check_options_of_kombu
 from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
@@ -53,6 +54,7 @@ class Channel(PublishingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]
+        check_options_of_kombu(transport.client.transport_options)
         self.options = options_of(transport.client)
         self.intake = Intake(self)
         self._consumer: Consumer | None = None

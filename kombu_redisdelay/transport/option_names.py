@@ -1,14 +1,15 @@
-"""Finds transport options that have no effect, such as misspelt ones, and wrong ones for sentinels."""
+"""Finds transport options that have no effect, such as misspelt ones, and wrong ones of kombu."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
 from kombu.transport import redis
+from kombu.utils.scheduling import cycle_by_name
 from redis import Redis
 
 from kombu_redisdelay.broker.options import Options
@@ -40,6 +41,39 @@ KNOWN = frozenset(
     )
 )
 
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_time(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
+
+
+def _are_steps(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in value
+    )
+
+
+def _is_order(value: object) -> bool:
+    try:
+        return callable(cycle_by_name(value))
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return False
+
+
+#: Options of kombu that it does not check: what each must be, and whether a value is that. A wrong one shows
+#: where it is used, in words that do not name it, or not at all.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "sep": ("a text with one character at least", lambda value: _is_text(value) and value != ""),
+    "global_keyprefix": ("a text", _is_text),
+    "priority_steps": ("a list of whole numbers from 0", _are_steps),
+    "queue_order_strategy": ("round_robin, priority, sorted, or the path of a class", _is_order),
+    "socket_timeout": ("a number of seconds from 0, or None", _is_time),
+    "socket_connect_timeout": ("a number of seconds from 0, or None", _is_time),
+}
+
 #: How similar two names must be, from 0 to 1, for one to count as a misspelling of the other.
 _ALIKE = 0.8
 
@@ -67,6 +101,17 @@ def warn_of_misspelt_options(transport_options: Mapping[str, Any]) -> None:
             logger.warning(
                 "The transport option %r is unknown, and has no effect. Did you mean %r?", name, nearest
             )
+
+
+def check_options_of_kombu(transport_options: Mapping[str, Any]) -> None:
+    """Check some options of kombu.
+
+    Raises:
+        ValueError: one of them has the wrong type or is out of range. The error names it and its value.
+    """
+    for name, (expected, is_right) in _CHECKS.items():
+        if name in transport_options and not is_right(transport_options[name]):
+            raise ValueError(f"transport option {name!r} must be {expected}, not {transport_options[name]!r}")
 
 
 def check_sentinel_options(transport_options: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from kombu.transport import redis, virtual
 
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.transport.option_names import KNOWN, unknown_options, warn_of_misspelt_options
+from tools.harness.redis_server import HOST, RedisServer
 
 #: How kombu reads an option, wherever it does; but not how it reads what a pool was made with.
 _READS = re.compile(
@@ -75,3 +76,36 @@ def test_each_is_warned_of_once_a_process(caplog: pytest.LogCaptureFixture) -> N
         f"The transport option {name!r} is unknown, and has no effect. Did you mean 'delivery_limit'?"
         for name in ("delivery_limitt", "delivery_limittt")
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("priority_steps", "a", "a list of whole numbers from 0"),
+        ("priority_steps", [0, -3], "a list of whole numbers from 0"),
+        ("sep", 3, "a text with one character at least"),
+        ("sep", "", "a text with one character at least"),
+        ("global_keyprefix", 3, "a text"),
+        ("socket_timeout", "x", "a number of seconds from 0, or None"),
+        ("socket_connect_timeout", -1, "a number of seconds from 0, or None"),
+        ("connect_retries_timeout", "x", "a number of seconds from 0, or None"),
+        ("queue_order_strategy", "foo", "round_robin, priority, sorted, or the path of a class"),
+        ("queue_order_strategy", 3, "round_robin, priority, sorted, or the path of a class"),
+    ],
+)
+def test_a_wrong_option_of_kombu(server: RedisServer, name: str, value: object, expected: str) -> None:
+    """Before anything is published, under a wrong name for instance."""
+    with Connection(f"redisdelay://{HOST}:{server.port}", transport_options={name: value}) as connection:
+        with pytest.raises(ValueError, match=f"'{name}' must be {expected}, not {re.escape(repr(value))}"):
+            connection.default_channel  # noqa: B018
+    with server.client() as client:
+        assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    "order", ["round_robin", "priority", "sorted", "kombu.utils.scheduling.sorted_cycle"]
+)
+def test_a_right_order(server: RedisServer, order: str) -> None:
+    options = {"queue_order_strategy": order, "socket_timeout": None, "priority_steps": (0, 5)}
+    with Connection(f"redisdelay://{HOST}:{server.port}", transport_options=options) as connection:
+        assert connection.default_channel.queue_order_strategy == order

@@ -111,7 +111,7 @@ class TestForecast:
         assert "at the latest: not counted are imports, which has no history of 15 minutes" in fill_of(server)
         server = self.fill(site, messages, monkeypatch, {"celery": -1800, "imports": 0}, ROOM)
         assert (server.bytes_per_hour, server.full_in) == (None, None)
-        assert "nobody knows when it is full, because of imports" in fill_of(server)
+        assert "nobody knows when it is full, because of queue imports" in fill_of(server)
 
     def test_a_small_queue_without_a_history_does_not_matter(
         self, site: Site, messages: Messages, monkeypatch: pytest.MonkeyPatch
