@@ -258,9 +258,15 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         lateness=max(one.lateness, other.lateness),
         waiting=_longest(one, other),
         limits=UNLIMITED,
-        reason=first((one.reason, other.reason)),
+        reason=_reason_of_both(one.reason, other.reason),
         fairness=fairness_together((one.fairness, other.fairness)),
     )
+
+
+def _reason_of_both(one: str | None, other: str | None) -> str | None:
+    """A partition may be paused by its own name. That is not why the messages of the others wait."""
+    rest = {one, other} - {PAUSED, None}
+    return first(rest or {one, other})
 
 
 def _kept(stats: QueueStats) -> list[int]:

@@ -113,6 +113,14 @@ def test_partitions_of_which_some_are_limited(site: Site) -> None:
     }
 
 
+def test_a_partition_that_is_paused_by_its_own_name(site: Site) -> None:
+    limits.pause(site.store, [f"{QUEUE}#1"])
+    site.app.conf.broker_transport_options = {"partitions": {QUEUE: 2}}
+    assert site.findings("warning") == {
+        f"queue {QUEUE}": f"its partitions are not all paused or limited alike: {QUEUE}#1 paused"
+    }
+
+
 def test_limited_places_and_early_acks(site: Site) -> None:
     limits.limit(site.store, QUEUE, concurrency=3)
     found = "workers may hold 3 messages together, but tasks without acks_late are acked before they run"

@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.operations.limits import pause
 from tests.cli.site import Site
 from tools.harness.redis_server import RedisServer
 
@@ -50,6 +51,18 @@ def rows(site: Site, app: Celery, *words: str) -> list[dict[str, Any]]:
 
 
 class TestWithTheOption:
+    def test_a_partition_that_is_paused_is_not_why_the_others_wait(
+        self, site: Site, producer: Celery
+    ) -> None:
+        for name in NAMES:
+            site.add_consumer("living", 60_000, queue=name)
+        pause(site.store, [NAMES[1]])
+        [row] = rows(site, producer, "stats")
+        assert row["reason"] == "prefetch full"
+        pause(site.store, NAMES)
+        [row] = rows(site, producer, "stats")
+        assert row["reason"] == "paused"
+
     def test_it_is_one_queue(self, site: Site, producer: Celery) -> None:
         [row] = rows(site, producer, "stats")
         assert (row["queue"], row["ready"], row["scheduled"]) == (QUEUE, MESSAGES, MESSAGES)

@@ -15,7 +15,10 @@ from kombu_redisdelay.operations.app_tasks import import_tasks, queue_of
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 from kombu_redisdelay.operations.fair import fair_states
 from kombu_redisdelay.operations.limits import QueueLimits, queue_limits
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import first_of, number_of
+
+#: Partitions that are named.
+MOST_NAMED = 10
 
 
 def check_limits(store: Store, queue: str, limits: QueueLimits, app: Any) -> Iterator[Finding]:
@@ -81,10 +84,13 @@ def _partitions(store: Store, queue: str) -> Iterator[Finding]:
     names = store.partitions.names(queue)
     each = [limits._replace(paused_ms=bool(limits.paused_ms)) for limits in LimitStore(store).get(names)]
     if len({(limits.paused_ms, limits.interval_us) for limits in each}) > 1:
+        paused = [name for name, limits in zip(names, each, strict=True) if limits.paused_ms]
+        some = f": {first_of(paused, MOST_NAMED)} paused" if 0 < len(paused) < len(names) else ""
         yield warning(
             f"queue {queue}",
-            "its partitions are not all paused or limited alike",
-            "Their number has changed since. Set the limits again, or pause or resume the queue again.",
+            f"its partitions are not all paused or limited alike{some}",
+            "One was paused or limited by its own name, or their number has changed since. Set the limits "
+            "again, or pause or resume the queue again.",
             mended_by="limit",
         )
 
