@@ -101,6 +101,12 @@ LOST = {
     "hook": "what ran afterwards has raised an error",
 }
 
+#: Said where a message was not found that may belong to a task that runs.
+ACKED_EARLY = (
+    "A task that is acked before it runs, as by default, is no message any more while it runs. "
+    "`celery inspect active` names such tasks, and `celery control terminate SIGTERM ID` ends one."
+)
+
 
 def returned(lost: str) -> str:
     """Says what became of a task that is known to have returned."""

@@ -75,6 +75,9 @@ def show_done(verb: Verb, done: Done, states: Sequence[State], messages: Message
             echo(f"{_would(verb, id)}{several}{due}")
         else:
             echo(f"{id} {verb.done}{several}{due}")
+    is_nowhere = any(not count and id not in elsewhere for id, count in done.by_id.items())
+    if verb.not_found and (is_nowhere or not (done or done.by_id)):
+        echo(verb.not_found, err=True)
     if done.chord_parts:
         echo(f"{chord_parts(done.chord_parts)}.", err=True)
     if done.returned:

@@ -25,7 +25,7 @@ from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES, how_many
 from kombu_redisdelay.operations.why_waiting import why_waiting
-from kombu_redisdelay.words import returned, span
+from kombu_redisdelay.words import ACKED_EARLY, returned, span
 
 
 @click.command("show")
@@ -50,6 +50,8 @@ def command(ids: tuple[str, ...], arguments: str, as_json: bool) -> None:
         if not found:
             echo(f"Error: No message has the id {id}.", err=True)
         counts[id] = len(found)
+    if not all(counts.values()):
+        echo(ACKED_EARLY, err=True)
     exit_unless_all(counts)
 
 

@@ -26,6 +26,7 @@ from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
 from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
 from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.words import ACKED_EARLY
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
 #: one if it is known; or with a failed task that was kept without its message. It may be called twice with a
@@ -84,6 +85,7 @@ class Verb:
         needs_state: whether a selection that is not by ids must say the states.
         needs_app: whether it needs the Celery app, which *prepare* gets as the argument *app*.
         remark: what is said beside what was done; empty for nothing.
+        not_found: what is said if a message was not found; empty for nothing.
         due: when messages are due afterwards, by what is prepared; ``None`` if that is not the same for all.
     """
 
@@ -98,6 +100,7 @@ class Verb:
     needs_state: bool = False
     needs_app: bool = False
     remark: str = ""
+    not_found: str = ""
     due: Callable[[Any], datetime | None] = lambda prepared: None
 
     @property
@@ -365,6 +368,7 @@ REVOKE = Verb(
     prepare=_revoking,
     needs_app=True,
     remark="Tasks that run go on, unless they are terminated.",
+    not_found=ACKED_EARLY,
 )
 
 #: Name -> verb.

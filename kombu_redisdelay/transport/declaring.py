@@ -50,6 +50,8 @@ class DeclaringChannel(ConnectingChannel):
         self._routes = Routes()
         #: Bindings that Redis has refused to note, arguments of `_queue_bind` -> whether the log tells of it.
         self._unbound: dict[tuple[str, str, str, str], bool] = {}
+        #: Exchanges that this process has not declared -> their types, as far as their bindings tell.
+        self._types: dict[str, str] = {}
         self._bind_at = 0.0
         self._look_at = monotonic() + LOOK_EVERY
         super().__init__(*args, **kwargs)
@@ -270,6 +272,15 @@ class DeclaringChannel(ConnectingChannel):
             self._bindings_have_changed()
             table = self._read_table(exchange)
         return table
+
+    def learn_type(self, exchange: str) -> None:
+        """Find out whether an exchange that this process has not declared is one of topics: its bindings have
+        patterns then. kombu would take it for a direct one, and the message would reach no queue."""
+        if exchange not in self._types and any(pattern for _, pattern, _ in self._read_table(exchange)):
+            self._types[exchange] = "topic"
+
+    def typeof(self, exchange: str, default: str = "direct") -> Any:
+        return super().typeof(exchange, self._types.get(exchange, default))
 
     def _read_table(self, exchange: str) -> list[tuple[str, ...]]:
         key = self.global_keyprefix + self.keyprefix_queue % (exchange,)

@@ -95,9 +95,11 @@ class PublishingChannel(DeclaringChannel):
                 return None
         route = self._routes.get(exchange, routing_key)
         if route is None or route.queue in self.store.expires_ms:
-            if exchange and exchange not in self.state.exchanges and is_fanout_of_an_app(exchange):
-                self._inplace_augment_message(message, exchange, routing_key)
-                return self._put_fanout(exchange, message, routing_key, **kwargs)
+            if exchange and exchange not in self.state.exchanges:
+                if is_fanout_of_an_app(exchange):
+                    self._inplace_augment_message(message, exchange, routing_key)
+                    return self._put_fanout(exchange, message, routing_key, **kwargs)
+                self.learn_type(exchange)
             if exchange and "_publish_batch" not in kwargs:
                 return self._publish_to_each(message, exchange, routing_key, **kwargs)
             return super().basic_publish(message, exchange, routing_key, **kwargs)

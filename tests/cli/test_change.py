@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
+from kombu_redisdelay.words import ACKED_EARLY
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
 from tests.finished import OF_MESSAGES
 from tools.harness.redis_server import RedisServer
@@ -176,7 +177,7 @@ class TestSeveralUnderOneId:
             (("--by", "soon"), "'soon' is not a length of time"),
             (("--by", "1h", "--over", "1h"), "--by goes without --countdown, --eta and --over"),
             (("--over", "0s"), "over must be longer than 0"),
-            ((), "give --countdown, --eta, --over or --by"),
+            ((), "give one of --countdown, --eta, --over and --by"),
         ],
     )
     def test_times_that_make_no_sense(self, site: Site, words: tuple[str, ...], said: str) -> None:
@@ -281,6 +282,9 @@ class TestRevoke:
         assert taken.text("revoke", "a", "--yes") == "a revoked\n"
         result = taken.run("revoke", "b")
         assert (result.exit_code, result.stderr) == (1, "b is ready in the queue 'celery'\n")
+        result = taken.run("revoke", "c")
+        assert (result.exit_code, result.stderr) == (1, f"c not found\n{ACKED_EARLY}\n")
+        assert taken.run("revoke", "--worker", "nobody", "--yes").stderr == f"{ACKED_EARLY}\n"
         assert "Revoke 1 unacked message of all queues?" in taken.run("revoke", "--all", input="n\n").stderr
 
     def test_terminate_asks_once_more(self, taken: Site) -> None:

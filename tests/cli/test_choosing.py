@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from kombu_redisdelay.words import ACKED_EARLY
 from tests.cli.site import QUEUE, Site, bury_long_ago, count_of, states
 from tools.harness.redis_server import RedisServer
 
@@ -234,7 +235,7 @@ def test_several_ids_are_shown(full: Site) -> None:
     assert result.exit_code == 1
     assert re.findall("^id +(.*)$", result.stdout, re.MULTILINE)[-1] == "c dead"
     assert "\n\nid " in result.stdout
-    assert result.stderr == "Error: No message has the id nothing.\n"
+    assert result.stderr == f"Error: No message has the id nothing.\n{ACKED_EARLY}\n"
     rows = full.rows("show", "c dead", "a mail.send")
     assert [row["id"] for row in rows][:2] == ["c dead", "a mail.send"]
 

@@ -16,6 +16,7 @@ from celery import Celery
 from kombu_redisdelay import MessageInfo
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.cli.messages import LONGEST
+from kombu_redisdelay.words import ACKED_EARLY
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone, payload
 from tests.finished import OF_MESSAGES, keep_finished
 
@@ -354,7 +355,7 @@ def test_show_of_an_unknown_id_fails(site: Site) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (
         1,
         "",
-        "Error: No message has the id nothing.\n",
+        f"Error: No message has the id nothing.\n{ACKED_EARLY}\n",
     )
 
 

@@ -40,6 +40,24 @@ def test_each_bound_queue_gets_it_once(
     assert [len(inbox) for inbox in inboxes] == [1, 1, 0]
 
 
+@pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
+@pytest.mark.parametrize("headers", [{}, DELAYED], ids=["now", "later"])
+def test_an_exchange_that_the_publisher_has_not_declared(
+    site: Site, headers: dict[str, Any], batched: bool
+) -> None:
+    """It is named in a route, or in a call, and workers have bound queues to it by patterns."""
+    exchange = Exchange("films", "topic")
+    for name, key in (("hd", "video.hd"), ("all", "video.#"), ("sound", "sound.*")):
+        Queue(name, exchange, key, channel=site.channel()).declare()
+    app = Celery("publisher", broker=site.url, set_as_current=False)
+    site.connect().transport.state.exchanges.clear()
+    app.conf.task_routes = {"cut": {"exchange": "films", "routing_key": "video.hd"}}
+    for _ in range(2):
+        with batch(app) if batched else nullcontext():
+            app.send_task("cut", headers={"x-delay": 60_000} if headers else {})
+    assert [site.ready(name) + site.scheduled(name) for name in ("hd", "all", "sound")] == [2, 2, 0]
+
+
 def test_a_program_with_another_separator_is_bound_to_the_exchange(site: Site) -> None:
     """What it has written there is no binding here."""
     exchange = Exchange("shared")

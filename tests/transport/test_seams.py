@@ -67,6 +67,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
                 "get_table",
                 "_lookup",
                 "prepare_queue_arguments",
+                "typeof",
             ),
         },
     ),
