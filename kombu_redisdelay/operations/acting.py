@@ -192,7 +192,7 @@ class Action:
             if how.foresee is not None:
                 look = self.selection.look(state, names)
                 matches = self._noting(how, self.selection.matcher(look.span, self._store))
-                how.foresee(self._store, look, matches, self._stay)
+                how.foresee(self._store, look, matches, self._stay, self._prepared)
         return self._blocked
 
     def _count_left_out(self, names: Sequence[str]) -> None:

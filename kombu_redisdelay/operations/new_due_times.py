@@ -45,6 +45,11 @@ class Move:
         """When all are due; ``None`` if each has a time of its own."""
         return None if self.due_ms is None or self.over_ms else from_ms(self.due_ms)
 
+    @property
+    def may_be_now(self) -> bool:
+        """Whether it may make messages ready at once."""
+        return self.by_ms < 0 if self.due_ms is None else self.due_ms <= self.now_ms
+
     def target(self, how_many: Callable[[], int]) -> Target:
         """Makes the due time of one message after the other.
 

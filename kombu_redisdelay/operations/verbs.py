@@ -14,7 +14,7 @@ from typing import Any
 
 from kombu_redisdelay.broker import dead, failed, kept
 from kombu_redisdelay.broker.by_time import IDS_PER_CALL
-from kombu_redisdelay.broker.key_holders import living_holders
+from kombu_redisdelay.broker.key_holders import having_unique_keys, living_holders, waiting_behind
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -53,8 +53,8 @@ class How:
             counts the messages there that it is done to.
         identity: tells a message that may be met again after it was done; ``None`` if none is.
         foresee: tells, without doing it, which of the messages of a look will stay as they are because
-            another one holds their unique key, or they were kept without their messages. ``None`` if it is
-            done to such messages, too.
+            another one holds their unique key, or they were kept without their messages, by what is prepared.
+            ``None`` if it is done to such messages, too.
         leaves_chord: whether a message leaves its chord, whose body does not run because of it.
         runs_again: whether a task whose function has returned runs once more.
     """
@@ -65,7 +65,7 @@ class How:
     spans: Callable[[Span, Any], Iterable[Span]] = lambda span, prepared: (span,)
     each: Callable[[Any, Callable[[], int]], Any] = lambda prepared, how_many: prepared
     identity: Callable[[Any], Callable[[Entry], Any] | None] = lambda prepared: None
-    foresee: Callable[[Store, Look, Callable[[Entry], bool], Stays], None] | None = None
+    foresee: Callable[[Store, Look, Callable[[Entry], bool], Stays, Any], None] | None = None
     leaves_chord: Callable[[bytes], bool] = lambda payload: False
     runs_again: Callable[[Entry], bool] = lambda entry: False
 
@@ -178,11 +178,31 @@ def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     return False
 
 
-def _foresee_blocked(store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays) -> None:
-    # These have no due time, and are the last ones.
+def _foresee_moved(
+    store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, move: Move
+) -> None:
+    # Those that wait for their keys have no due time, and are the last ones.
     for entry in filter(matches, ScheduledReader().read(store, replace(look, span=(inf, None)))):
         if entry.raw.is_blocked:
             stays(entry.raw, None)
+    if not move.may_be_now:
+        return
+    target, now_ms = move.target(lambda: 1), store.now_ms()
+    for name in having_unique_keys(store, look.names):
+        found = ScheduledReader().read(store, replace(look, names=[name]))
+        keyed = (
+            entry
+            for entry in filter(matches, found)
+            if not entry.raw.is_blocked and entry.content.unique and target(entry.raw)[1] <= now_ms
+        )
+        while some := list(islice(keyed, IDS_PER_CALL)):
+            members = [
+                (written(entry.content.unique or ""), entry.raw.member.decode(errors="replace"))
+                for entry in some
+            ]
+            for entry, holder in zip(some, waiting_behind(store, name, members), strict=True):
+                if holder is not None:
+                    stays(entry.raw, holder.id)
 
 
 def _take_out(state: str, how: str) -> Some:
@@ -214,7 +234,7 @@ def _remove_failed(
 
 
 def _foresee_kept(
-    reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays
+    reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, prepared: Any
 ) -> None:
     """Which of those that are kept will not be requeued. Of several with the same key, the first one takes
     it."""
@@ -296,7 +316,7 @@ _MOVED = How(
     each=lambda move, how_many: move.target(how_many),
     # Those with due times of their own may come later in the same list.
     identity=lambda move: None if move.due else lambda entry: entry.raw.member,
-    foresee=_foresee_blocked,
+    foresee=_foresee_moved,
 )
 
 RESCHEDULE = Verb(

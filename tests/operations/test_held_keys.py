@@ -69,13 +69,21 @@ class TestMoving:
             done = messages.deliver_now(scheduled(after="1m"), dry_run=dry_run)
             assert (done.count, done.blocked) == (1, 0)
 
+    @pytest.mark.parametrize("ids", [None, ["b", "free"]], ids=["all", "by id"])
+    @pytest.mark.parametrize("by", [None, "-1h"], ids=["now", "earlier"])
     def test_one_that_is_blocked_by_being_delivered(
-        self, site: Site, app: Celery, messages: Messages
+        self, site: Site, app: Celery, messages: Messages, ids: list[str] | None, by: str | None
     ) -> None:
         send(app, "a", headers=LATEST)
         send(app, "b", headers=LATEST, countdown=600)
-        done = messages.deliver_now(scheduled())
-        assert (done.count, done.blocked, done.holders) == (0, 1, {"b": "a"})
+        send(app, "free", headers={**LATEST, "x-unique": "free"}, countdown=600)
+        which = scheduled() if ids is None else Selection(ids=ids)
+        for dry_run in (True, False):
+            if by is None:
+                done = messages.deliver_now(which, dry_run=dry_run)
+            else:
+                done = messages.reschedule(which, by=by, dry_run=dry_run)
+            assert (done.count, done.blocked, done.holders) == (1, 1, {"b": "a"})
 
     def test_only_some_holders_are_named(self, app: Celery, messages: Messages) -> None:
         waiting(app, *(f"key-{number:02}" for number in range(MOST_HOLDERS + 2)))
