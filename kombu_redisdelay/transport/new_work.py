@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.printable import shortened
 _FOLLOWS = ("retries", "parent_id", "group_index")
 
 #: What AMQP calls a message that need not outlive the server. Celery's events and replies are such.
-_TRANSIENT = 1
+TRANSIENT = 1
 
 
 def is_new_work(message: Mapping[str, Any]) -> bool:
@@ -21,7 +21,7 @@ def is_new_work(message: Mapping[str, Any]) -> bool:
     headers, properties = message["headers"] or {}, message["properties"]
     if "task" in headers:
         return not any(map(headers.get, _FOLLOWS))
-    return properties.get("delivery_mode") != _TRANSIENT and not properties.get("correlation_id")
+    return properties.get("delivery_mode") != TRANSIENT and not properties.get("correlation_id")
 
 
 def name_of(message: Mapping[str, Any]) -> str:

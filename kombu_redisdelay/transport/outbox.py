@@ -29,7 +29,7 @@ class OutboxCall(NamedTuple):
             for that reason; ``None`` if it runs in any case.
         keyed: the message, if it has a key.
         most: how many messages the queue may have, if it may refuse this one.
-        is_declared: whether the queue was declared over the connection that has routed the message.
+        is_to_note: whether the queue is noted as one in use.
     """
 
     queue: str
@@ -37,7 +37,7 @@ class OutboxCall(NamedTuple):
     routed: Routed | None = None
     keyed: KeyedMessage | None = None
     most: int | None = None
-    is_declared: bool = False
+    is_to_note: bool = False
 
 
 class Refused(NamedTuple):

@@ -37,7 +37,7 @@ from kombu_redisdelay.transport.each_queue import put_into_each
 from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
 from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
 from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
-from kombu_redisdelay.transport.new_work import is_new_work
+from kombu_redisdelay.transport.new_work import TRANSIENT, is_new_work
 from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
 from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.published_key import published_key
@@ -185,12 +185,14 @@ class PublishingChannel(DeclaringChannel):
         if queue in connection.bounds.of and not _is_admitted and is_new_work(message):
             most = connection.bounds.of[queue]
         if _publish_batch is not None:
-            is_declared = queue in connection.declared_queues
-            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, most, is_declared))
+            is_to_note = queue in connection.declared_queues or _is_routed_work(message)
+            _publish_batch.add_call(OutboxCall(queue, call, routed, keyed, most, is_to_note))
             return
         if most is not None:
             self._admit({queue: 1}, {queue: most})
         reply = self._run(queue, call)
+        if queue not in connection.declared_queues and _is_routed_work(message):
+            self.store.try_to_remember(queue)
         if keyed is not None:
             reply = self._follow(keyed, reply)
         if not reply and routed is not None:
@@ -257,7 +259,7 @@ class PublishingChannel(DeclaringChannel):
             self.store.remember(*dict.fromkeys(each.queue for _, each in calls if each.call[0] in SCHEDULING))
             replies = self.store.run_all([each.call for _, each in calls])
             self.connection.has_published = True
-            self.store.try_to_remember(*dict.fromkeys(each.queue for _, each in calls if each.is_declared))
+            self.store.try_to_remember(*dict.fromkeys(each.queue for _, each in calls if each.is_to_note))
             for index, (_, each) in enumerate(calls):
                 try:
                     if each.keyed is not None and not isinstance(replies[index], ResponseError):
@@ -378,3 +380,10 @@ class PublishingChannel(DeclaringChannel):
                 raise as_publisher_sees(exc) from None
         else:
             outbox.add("publish", self._get_publish_topic(exchange, routing_key), _encoder.encode(message))
+
+
+def _is_routed_work(message: Mapping[str, Any]) -> bool:
+    """Whether *message* goes to a queue that another program has bound to an exchange, and is no reply."""
+    properties = message["properties"]
+    exchange = (properties.get("delivery_info") or {}).get("exchange")
+    return bool(exchange) and properties.get("delivery_mode") != TRANSIENT

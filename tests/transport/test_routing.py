@@ -11,6 +11,7 @@ from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import batch
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.transport import routes
 from kombu_redisdelay.transport.routes import MOST_BINDINGS
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
@@ -47,15 +48,21 @@ def test_an_exchange_that_the_publisher_has_not_declared(
 ) -> None:
     """It is named in a route, or in a call, and workers have bound queues to it by patterns."""
     exchange = Exchange("films", "topic")
-    for name, key in (("hd", "video.hd"), ("all", "video.#"), ("sound", "sound.*")):
+    # kombu keeps connections of a URL, and a process notes a queue once a minute.
+    names = [f"{name} {bool(headers)} {batched}" for name in ("hd", "all", "sound")]
+    for name, key in zip(names, ("video.hd", "video.#", "sound.*"), strict=True):
         Queue(name, exchange, key, channel=site.channel()).declare()
     app = Celery("publisher", broker=site.url, set_as_current=False)
     site.connect().transport.state.exchanges.clear()
     app.conf.task_routes = {"cut": {"exchange": "films", "routing_key": "video.hd"}}
+    site.redis.delete(known_queues(""))
     for _ in range(2):
         with batch(app) if batched else nullcontext():
             app.send_task("cut", headers={"x-delay": 60_000} if headers else {})
-    assert [site.ready(name) + site.scheduled(name) for name in ("hd", "all", "sound")] == [2, 2, 0]
+    assert [site.ready(name) + site.scheduled(name) for name in names] == [2, 2, 0]
+    # Lists of all queues have them.
+    noted = {name.decode() for name in site.redis.zrange(known_queues(""), 0, -1)}
+    assert noted == set(names[:2])
 
 
 def test_a_program_with_another_separator_is_bound_to_the_exchange(site: Site) -> None:
