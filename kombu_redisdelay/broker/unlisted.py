@@ -47,6 +47,7 @@ class Unlisted:
         unacked: how many messages they hold.
         lists: how many lists of keys of a fair queue had no turn.
         sorted_in: how many messages are in these.
+        scheduled: how many scheduled messages had lost their due times.
         is_unknown: whether the queue was not among the known ones.
     """
 
@@ -54,6 +55,7 @@ class Unlisted:
     unacked: int = 0
     lists: int = 0
     sorted_in: int = 0
+    scheduled: int = 0
     is_unknown: bool = False
 
     def plus(self, other: Unlisted) -> Unlisted:
@@ -62,6 +64,7 @@ class Unlisted:
             self.unacked + other.unacked,
             self.lists + other.lists,
             self.sorted_in + other.sorted_in,
+            self.scheduled + other.scheduled,
             self.is_unknown or other.is_unknown,
         )
 

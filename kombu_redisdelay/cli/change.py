@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -101,6 +102,8 @@ def _change(
     verb: Verb, selection: Selection, *, yes: bool, dry_run: bool, as_json: bool, **asked: Any
 ) -> None:
     is_slow = bool(asked.get("rate"))
+    if asked.get("terminate"):
+        verb = replace(verb, remark="")
     if is_slow:
         verb = REQUEUE_SLOWLY
     if verb.needs_state and selection.ids is None and selection.state is None:

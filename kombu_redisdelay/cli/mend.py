@@ -28,7 +28,7 @@ def command(as_json: bool) -> None:
     """
     access = connect(Access)
     with busy("Looking at all keys"):
-        found = mend(access.store)
+        found = mend(access.store, access.options)
     if as_json:
         show_json(
             {
@@ -37,6 +37,7 @@ def command(as_json: bool) -> None:
                 "unacked": some.unacked,
                 "keys": some.lists,
                 "messages": some.sorted_in,
+                "scheduled": some.scheduled,
                 "is_unknown": some.is_unknown,
             }
             for queue, some in sorted(found.queues.items())
@@ -61,5 +62,10 @@ def _said(queue: str, some: Unlisted) -> Iterator[str]:
     if some.lists:
         have, turns = ("has", "a turn") if some.lists == 1 else ("have", "turns")
         yield f"{queue}: {number_of(some.lists, 'key')} with {number_of(some.sorted_in)} {have} {turns} again"
+    if some.scheduled:
+        have = "has the one that it says, or is a dead letter"
+        if some.scheduled > 1:
+            have = "have the ones that they say, or are dead letters"
+        yield f"{queue}: {number_of(some.scheduled, 'scheduled message')} without a due time {have}"
     if some.is_unknown:
         yield f"{queue} is among the known queues again"

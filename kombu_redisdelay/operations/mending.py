@@ -11,9 +11,12 @@ from itertools import islice
 
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
 from kombu_redisdelay.broker.fair_queues import check_fair
+from kombu_redisdelay.broker.maintenance import mend_schedules
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unlisted import Found, search
+from kombu_redisdelay.broker.unlisted import Found, Unlisted, search
 
 #: Keys of the database that are looked at without a change. A larger one takes too long.
 MOST_LOOKED_AT = 1_000_000
@@ -35,15 +38,25 @@ def unlisted(store: Store, names: Collection[str]) -> Found:
     return found
 
 
-def mend(store: Store) -> Found:
-    """List again what no key lists any more, and count anew what is sorted in in fair queues where that
-    differs. Returns what was not listed."""
+def mend(store: Store, options: Options) -> Found:
+    """List again what no key lists any more, schedule again what has lost its due time, and count anew what
+    is sorted in in fair queues where that differs. Returns what was not listed."""
     found = Found()
     finish(search(store, found))
     names = store.partitions.all_names([*store.queues(), *found.queues])
+    for name in names:
+        if lost_times(store, name) and (count := finish(mend_schedules(store, options, [name]))):
+            found.queues[name] = found.queues.get(name, Unlisted()).plus(Unlisted(scheduled=count))
     miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
     check_fair(store, miscounted_ones, {}, searched=miscounted_ones)
     return found
+
+
+def lost_times(store: Store, name: str) -> int:
+    """How many scheduled messages of a queue or partition have lost their due times, at least."""
+    keys = store.keys(name)
+    ids, messages = answers(store.server, [("ZCARD", keys.schedule), ("HLEN", keys.messages)])
+    return max(0, int(messages - ids))
 
 
 def miscounted(store: Store, name: str, most: int) -> Mapping[int, tuple[int, int]]:

@@ -96,7 +96,8 @@ class RevokedTasks:
         from celery.app.task import Context
 
         request = None if entry is None else Context(_request(entry))
-        if self.needs_messages and not (request and request.reply_to):
+        names_somebody = request is not None and isinstance(request.reply_to, str) and request.reply_to
+        if self.needs_messages and not names_somebody:
             # Celery would do nothing. The next one may name somebody.
             self.error = ValueError("with results in rpc://, the message names nobody to be told (reply_to)")
         elif not self.is_away:

@@ -13,7 +13,10 @@ from kombu_redisdelay.operations import mending
 from tests.cli.site import QUEUE, Site, sort_in
 
 Q = ("-Q", QUEUE)
-NOTHING = {"consumers": 0, "unacked": 0, "keys": 0, "messages": 0, "is_unknown": False}
+NOTHING = {
+    **dict.fromkeys(("consumers", "unacked", "keys", "messages", "scheduled"), 0),
+    "is_unknown": False,
+}
 
 
 def lost(site: Site) -> list[str]:
@@ -37,6 +40,21 @@ def test_nothing_was_lost(site: Site) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "There is nothing to list again.\n")
     assert site.rows("mend") == []
     assert lost(site) == []
+
+
+def test_due_times(site: Site) -> None:
+    """Without a worker, nobody else gives them back."""
+    for number in range(3):
+        site.send(task_id=f"m{number}", countdown=60)
+    schedule = site.store.keys(QUEUE).schedule
+    before = site.redis.zrange(schedule, 0, -1)
+    site.redis.delete(schedule)
+    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3}]
+    assert site.redis.zrange(schedule, 0, -1) == before
+    site.redis.zrem(schedule, "m1")
+    assert site.text("mend") == (
+        "celery: 1 scheduled message without a due time has the one that it says, or is a dead letter\n"
+    )
 
 
 def test_consumers(site: Site) -> None:

@@ -43,6 +43,17 @@ def test_stock_workers_learn_when_it_is_due(place: Place, server: RedisServer) -
     assert etas == [pytest.approx(due[0], abs=1), None, *(pytest.approx(each, abs=1) for each in due[2:])]
 
 
+def test_messages_that_have_lost_their_due_times_come_back_too(place: Place, server: RedisServer) -> None:
+    with Connection(server.url()) as connection:
+        for eta_in in (7200, 3600):
+            connection.Producer().publish("", routing_key="celery", **_task(f"in {eta_in}", eta_in))
+    place.redis.delete(place.keys("celery").schedule)
+    with place.reverse_adoption() as adoption:
+        assert adoption.look() == GivenBack(scheduled=2)
+    assert give_back(place) == GivenBack(scheduled=2)
+    assert len(place.ready("celery")) == 2
+
+
 def _task(id: str, eta_in: float) -> dict[str, Any]:
     eta = (now() + timedelta(seconds=eta_in)).isoformat()
     return {"headers": {"task": "t", "id": id, "eta": eta}}

@@ -293,8 +293,9 @@ def _damage(store: Store, queue: str) -> Iterator[Finding]:
         yield wrong(
             f"queue {queue}",
             f"{number_of(ids, 'scheduled id')}, but {number_of(messages)}: somebody deleted a part",
-            "Change these keys by `celery delayed` only. Workers skip ids that have no message, and move "
-            "messages without a due time to the dead letters.",
+            "Change these keys by `celery delayed` only. Workers skip ids that have no message, and give "
+            "messages without a due time the one that they say, within a minute. Those that say none become "
+            "dead letters. Without a worker, `celery delayed mend` does it.",
         )
 
 
