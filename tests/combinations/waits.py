@@ -89,7 +89,7 @@ def windows(row: Row, history: History) -> list[Window]:
             found += [Window(queue, at, at + lasts, at + lasts) for queue in queues]
     if row["fair"] == "limited":
         found += _limited(history)
-    return found + _refused(history) + _after_a_failover(row, history)
+    return found + _refused(row, history) + _after_a_failover(row, history)
 
 
 def _limited(history: History) -> list[Window]:
@@ -104,11 +104,15 @@ def _limited(history: History) -> list[Window]:
     return [Window(queue, begins, ends, ends) for queue in plan.queues for begins, ends in times]
 
 
-def _refused(history: History) -> list[Window]:
-    """When a server refused, and until workers have heard that it does not any more."""
+def _refused(row: Row, history: History) -> list[Window]:
+    """When a server refused, and until workers have heard that it does not any more. Afterwards all comes at
+    once, so that a limit binds, which ``redis://`` does not have; nor was that refused."""
     times = [(each.at, each.until) for each in history.damage if each.harm is Harm.REFUSED]
+    is_limited = row["control"] in BULK
     return [
-        Window(queue, at, until, until + SERVED_AGAIN) for queue in history.plan.queues for at, until in times
+        Window(queue, at, until, history.ended if is_limited else until + SERVED_AGAIN)
+        for queue in history.plan.queues
+        for at, until in times
     ]
 
 
