@@ -91,7 +91,7 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
     unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (
-            f"Workers move what is due within seconds, also while they are busy. {unacked} They are stuck, "
+            f"Workers move what is due within seconds, also while they are busy. {unacked} They are stopping, stuck, "
             "or of an older version."
         )
     elif stats.reason == ISOLATED:
@@ -100,6 +100,6 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
             f"died that held it. It takes no other meanwhile, for {ISOLATED_FOR:.0f} s at most. {unacked}"
         )
     elif stats.reason == PREFETCH:
-        yield f"All workers are busy: they hold as many as they may. {unacked}"
+        yield f"All workers are busy: they hold as many as they may, or were told to stop. {unacked}"
     elif stats.unacked:
         yield unacked

@@ -76,7 +76,7 @@ def test_busy(site: Site, late: str) -> None:
         site, late
     )
     assert why(site, site.send()) == (
-        "All workers are busy: they hold as many as they may. 1 consumer of the queue: 3 messages held."
+        "All workers are busy: they hold as many as they may, or were told to stop. 1 consumer of the queue: 3 messages held."
     )
 
 

@@ -190,8 +190,8 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         yield wrong(
             check,
             f"{number_of(stats.overdue)} overdue, for up to {span(stats.lateness)}, that no worker moves",
-            "Workers move what is due within seconds, also while they are busy. These are stuck, or of an "
-            "older version: see their logs, and start them again.",
+            "Workers move what is due within seconds, also while they are busy. These end their tasks because "
+            "they were told to stop, or are stuck, or of an older version: see their logs. Start others.",
         )
     if not stats.consumers and not is_almost_full(stats):
         yield from _without_worker(stats, is_odd)
@@ -204,7 +204,9 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
             "logs of those that died, or of the system, say why.",
         )
     elif stats.reason == PREFETCH and (waiting := stats.waiting or 0.0) > PATIENCE:
-        yield ok(check, f"{number_of(stats.ready)} ready, for up to {span(waiting)}: all workers are busy")
+        yield ok(
+            check, f"{number_of(stats.ready)} ready, for up to {span(waiting)}: all workers are busy, or stop"
+        )
 
 
 def _without_worker(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
