@@ -72,11 +72,13 @@ def test_paused(site: Site, late: str) -> None:
 
 def test_busy(site: Site, late: str) -> None:
     site.add_consumer("w", 60_000, holds=3)
-    assert "1 consumer of the queue: 3 messages held. They are stuck, or of an older version." in why(
-        site, late
+    assert (
+        "1 consumer of the queue: 3 messages held. They are stopping, stuck, or of an older version."
+        in why(site, late)
     )
     assert why(site, site.send()) == (
-        "All workers are busy: they hold as many as they may, or were told to stop. 1 consumer of the queue: 3 messages held."
+        "All workers are busy: they hold as many as they may, or were told to stop. 1 consumer of the queue: "
+        "3 messages held."
     )
 
 

@@ -190,8 +190,8 @@ def _late(stats: QueueStats, is_odd: bool) -> Iterator[Finding]:
         yield wrong(
             check,
             f"{number_of(stats.overdue)} overdue, for up to {span(stats.lateness)}, that no worker moves",
-            "Workers move what is due within seconds, also while they are busy. These end their tasks because "
-            "they were told to stop, or are stuck, or of an older version: see their logs. Start others.",
+            "Workers move what is due within seconds, also while they are busy. These were told to stop, and "
+            "end their tasks; or they are stuck, or of an older version: see their logs. Start others.",
         )
     if not stats.consumers and not is_almost_full(stats):
         yield from _without_worker(stats, is_odd)
