@@ -91,8 +91,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
     unacked = f"{number_of(stats.consumers, 'consumer')} of the queue: {number_of(stats.unacked)} held."
     if is_overdue:
         yield (
-            f"Workers move what is due within seconds, also while they are busy. {unacked} They are stopping, "
-            "stuck, or of an older version."
+            f"Workers move what is due within seconds, also while they are busy. {unacked} They are "
+            "stopping, stuck, or of an older version."
         )
     elif stats.reason == ISOLATED:
         yield (
