@@ -34,6 +34,7 @@ _OF_KOMBU = frozenset(
 KNOWN = frozenset(
     (
         *Options.__slots__,
+        *Options.renamed(),
         *redis.Channel.from_transport_options,
         *redis.SentinelChannel.from_transport_options,
         *_OF_KOMBU,
@@ -56,11 +57,16 @@ def unknown_options(transport_options: Mapping[str, Any]) -> dict[str, str | Non
 
 
 def warn_of_misspelt_options(transport_options: Mapping[str, Any]) -> None:
-    """Log a warning for each unknown option that resembles a known one, once in each process.
+    """Log a warning for each unknown option that resembles a known one, and for each that has another name by
+    now, once in each process.
 
     There is no warning for other unknown options: applications, and tools such as RedBeat, keep their own
     options in the transport options.
     """
+    for was, name in Options.renamed().items():
+        if was in transport_options and was not in _warned:
+            _warned.add(was)
+            logger.warning("The transport option %r is named %r now. It still has its effect", was, name)
     for name, nearest in unknown_options(transport_options).items():
         if nearest is not None and name not in _warned:
             _warned.add(name)
