@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
-    from kombu_redisdelay.broker.server.confirming import NotReplicatedError
+    from kombu_redisdelay.broker.server.server import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
     from kombu_redisdelay.operations.failure_groups import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
@@ -93,7 +93,7 @@ _MODULES = {
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
-    "NotReplicatedError": "broker.server.confirming",
+    "NotReplicatedError": "broker.server.server",
     "LargeKey": "operations.other_keys",
     "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",

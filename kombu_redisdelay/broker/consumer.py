@@ -26,14 +26,13 @@ from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.report import report_dead, report_dropped, report_returned
 from kombu_redisdelay.broker.server.line import AckInVain
-from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     PARK,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import clock_ms
+from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Tags, Takes
 from kombu_redisdelay.broker.unacked_keys import UnackedKeys

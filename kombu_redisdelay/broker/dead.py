@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from kombu_redisdelay.broker.kept import take_out
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, NEWEST, REMOVE_DEAD
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
 

@@ -18,9 +18,8 @@ from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import RoundTrips, portions
 from kombu_redisdelay.broker.report import report_failed_dropped, report_not_kept
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR_FAILED, FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 

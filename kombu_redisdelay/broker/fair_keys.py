@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import randrange
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import FIND_GREATEST, READ_KEYS
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
 
 #: The states of a queue: it is fair, or its messages are being moved back, or neither.

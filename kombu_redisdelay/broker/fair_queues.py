@@ -10,7 +10,6 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.limits import number_of
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_KEYS,
     COUNT_KEYS,
@@ -19,7 +18,7 @@ from kombu_redisdelay.broker.server.scripts import (
     ScriptCall,
     run_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import relisting, search_for
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import NEWEST
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.walk import walk
 

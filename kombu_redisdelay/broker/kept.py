@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.scripts import Script
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Caller
 
 KeptT = TypeVar("KeptT")
 

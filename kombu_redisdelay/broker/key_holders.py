@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.wire import Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import id_in, id_of
 

@@ -13,11 +13,10 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.keys import QueueKeys
 from kombu_redisdelay.broker.lease_policy import SHORTEST_RENEWAL_INTERVAL, LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
-from kombu_redisdelay.broker.server.native import Event, Lock, Thread
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.processes import Event, Lock, Thread
 from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
 from kombu_redisdelay.broker.server.server import Server, by_slot
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.wire import Command, checked
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, isclose
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import SET_LIMITS, run_each
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
 
 #: The unit of a rate, and how many microseconds it has.

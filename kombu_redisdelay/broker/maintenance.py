@@ -23,7 +23,6 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
 from kombu_redisdelay.broker.relisting import Relisting
 from kombu_redisdelay.broker.report import report_dropped
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_UNIQUE,
     FORGET,
@@ -36,7 +35,7 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.server import by_slot
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from kombu_redisdelay.broker.fair_keys import (
     sorted_in_of,
 )
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     REMOVE_READY,
@@ -25,7 +24,7 @@ from kombu_redisdelay.broker.server.scripts import (
     ScriptCall,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 from kombu_redisdelay.broker.walk import Reply, first_pages, walk

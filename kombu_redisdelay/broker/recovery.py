@@ -14,8 +14,8 @@ from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, RoundTrips, portions
 from kombu_redisdelay.broker.report import report_dead, report_dropped
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import RECOVER, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 
 #: Holders of one round trip.

@@ -11,9 +11,8 @@ from typing import Any
 from kombu_redisdelay.broker.by_time import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLEAR, REMOVE, RESCHEDULE
-from kombu_redisdelay.broker.server.wire import Argument, first_due_ms
+from kombu_redisdelay.broker.server.wire import Argument, answers, checked, first_due_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 

@@ -18,9 +18,17 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.roster import Roster
-from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_due_ms
+from kombu_redisdelay.broker.server.wire import (
+    Argument,
+    Command,
+    PackedKeys,
+    checked,
+    clock_ms,
+    explained,
+    explained_all,
+    first_due_ms,
+)
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked_keys import UnackedKeys
 from kombu_redisdelay.broker.unknown_tasks import find_waiting, named

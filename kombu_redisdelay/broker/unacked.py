@@ -8,9 +8,8 @@ from itertools import islice
 
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import READ_UNACKED
-from kombu_redisdelay.broker.server.wire import clock_ms
+from kombu_redisdelay.broker.server.wire import answers, checked, clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import taken_ms
 

@@ -17,8 +17,8 @@ from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, 
 
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.portions import RoundTrips
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import RELIST, ScriptCall, try_each
+from kombu_redisdelay.broker.server.wire import answers
 
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.store import Store

@@ -8,8 +8,7 @@ from heapq import heapify, heappop, heappush
 from math import inf, isinf, nextafter
 
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.wire import Command, first_score
+from kombu_redisdelay.broker.server.wire import Command, answers, first_score
 from kombu_redisdelay.broker.store import Store
 
 

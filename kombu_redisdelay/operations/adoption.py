@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
 from kombu_redisdelay.broker.printable import cut
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.server.replies import answers, checked
+from kombu_redisdelay.broker.server.wire import answers, checked
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
 from kombu_redisdelay.operations.app_tasks import import_tasks

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.server.eviction import evicted_by
+from kombu_redisdelay.broker.server.server import evicted_by
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.operations.fairness import Fairness

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.fair_key import check_key, fair_key_of
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.limits import Limits
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares

@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.fair_keys import (
     key_states,
 )
 from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.upcoming import upcoming

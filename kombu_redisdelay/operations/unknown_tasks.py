@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unknown_tasks import find_waiting

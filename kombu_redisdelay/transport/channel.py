@@ -24,8 +24,7 @@ from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
-from kombu_redisdelay.broker.server.eviction import warn_of_eviction
-from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.broker.server.server import SlotUnavailable, warn_of_eviction
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.intake import Intake
 from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper

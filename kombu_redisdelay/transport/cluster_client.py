@@ -10,8 +10,8 @@ from redis.client import Pipeline
 from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.broker.server.cluster import ClusterServer
-from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import digest
+from kombu_redisdelay.broker.server.wire import checked
 
 
 class ClusterClient(Redis):

@@ -14,8 +14,7 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import is_ours
 from kombu_redisdelay.broker.partitions import taken
-from kombu_redisdelay.broker.server.errors import Refuses
-from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.server.wire import Refuses, explained
 from kombu_redisdelay.broker.store import name_of
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.transport.block import block_for

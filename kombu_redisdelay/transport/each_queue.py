@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
-from kombu_redisdelay.broker.server.errors import NothingDone
+from kombu_redisdelay.broker.server.wire import NothingDone
 from kombu_redisdelay.public import public
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.patience import PATIENCE, PAUSE

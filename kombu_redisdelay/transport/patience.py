@@ -12,7 +12,7 @@ from threading import local
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
-from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
+from kombu_redisdelay.broker.server.wire import NothingDone, Unreachable
 
 #: Seconds that the server is waited for, from when it was first missed.
 PATIENCE = 10.0

@@ -6,7 +6,7 @@ from typing import Any
 
 from kombu import exceptions
 
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.wire import checked
 from kombu_redisdelay.transport.bounds import QueueFull
 from kombu_redisdelay.transport.outbox import Outbox, Sender
 

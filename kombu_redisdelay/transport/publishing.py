@@ -26,8 +26,8 @@ from kombu_redisdelay.broker.message import (
 )
 from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
+from kombu_redisdelay.broker.server.wire import without_frames
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, next_replacement, unique_of
 from kombu_redisdelay.rpc_results import expires_ms
 from kombu_redisdelay.transport.block import block_for

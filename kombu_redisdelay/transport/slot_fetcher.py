@@ -12,11 +12,9 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
-from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
-from kombu_redisdelay.broker.server.replies import RELOCATIONS
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
 from kombu_redisdelay.transport.consumed import ConsumedQueues
 from kombu_redisdelay.transport.foreign import Foreign

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.wire import WrongServer
 from kombu_redisdelay.public import public
 from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable

@@ -17,7 +17,7 @@ from kombu.transport import virtual
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.printable import in_a_line
-from kombu_redisdelay.broker.server.errors import Refuses
+from kombu_redisdelay.broker.server.wire import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel

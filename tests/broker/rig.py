@@ -27,10 +27,9 @@ from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
-from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
 from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.server.wire import checked, pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.broker.unique import (

@@ -11,9 +11,16 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.broker.server.line import Ack, AckReply
-from kombu_redisdelay.broker.server.replies import Caller, checked, explained, explained_all
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
+from kombu_redisdelay.broker.server.wire import (
+    Argument,
+    Caller,
+    Command,
+    PackedKeys,
+    checked,
+    explained,
+    explained_all,
+)
 
 _LUA = files("kombu_redisdelay") / "lua"
 #: Lines that follow each other, at the same depth.

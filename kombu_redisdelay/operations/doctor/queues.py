@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from kombu_redisdelay.broker.keys import expected_type, is_ours
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.wire import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
 from kombu_redisdelay.broker.times import from_ms
