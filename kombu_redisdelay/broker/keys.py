@@ -1,14 +1,20 @@
-"""Every key that we use in Redis, by name.
+"""The names in Redis: every key that we use, and the partitions of a queue.
 
 Ready messages stay where kombu's ``redis`` transport keeps them, so that stock producers and consumers
 can work beside us. All our own keys of a queue carry ``{queue}``, so they share a slot of a cluster. On a
 cluster, where kombu's ``redis`` transport does not work, the ready lists carry it, too.
+
+A queue that is larger than a node of a cluster is spread over several queues, its partitions. The first one
+has the name of the queue, the others have :data:`MARK` and a number appended. So each has keys of its own,
+and is in a slot of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 #: The states in which a queue keeps messages that are not delivered any more, each in a list of that name
 #: (lua/include/dead.lua).
@@ -19,6 +25,9 @@ _TYPES: dict[str, str] = {}
 
 #: The same of keys of which a queue has several, by what their names begin with.
 _TYPES_OF_SEVERAL = {"turns:": "zset", "unacked:": "hash", "claim:": "hash", "finished:sent:": "hash"}
+
+#: Between the name of a queue and the number of a partition.
+MARK = "#"
 
 
 class _Key:
@@ -199,3 +208,54 @@ def expected_type(key: str) -> str:
     name = key.rpartition("}:")[2]
     several = (kind for begin, kind in _TYPES_OF_SEVERAL.items() if name.startswith(begin))
     return next(several, _TYPES.get(name, "list"))
+
+
+class Partitions:
+    """The queues that have partitions.
+
+    Arguments:
+        counts: queue -> how many partitions it has.
+
+    Attributes:
+        spread: the queues that have partitions.
+    """
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._names = {
+            queue: (queue, *(f"{queue}{MARK}{number}" for number in range(1, count)))
+            for queue, count in counts.items()
+        }
+        self.spread: Sequence[str] = tuple(counts)
+        self._queues = {name: queue for queue, names in self._names.items() for name in names}
+
+    def names(self, queue: str) -> Sequence[str]:
+        """The partitions of *queue*: itself, if it has no others."""
+        return self._names.get(queue) or (queue,)
+
+    def all_names(self, queues: Iterable[str]) -> list[str]:
+        """The partitions of all *queues*, each once."""
+        return list(dict.fromkeys(name for queue in queues for name in self.names(queue)))
+
+    def pick(self, queue: str, message_id: str) -> str:
+        """The partition of *queue* for a message: always the same one for the same id."""
+        names = self._names.get(queue)
+        # Not hash(), which differs from process to process.
+        return queue if names is None else names[crc32(message_id.encode()) % len(names)]
+
+    def queue_of(self, name: str) -> str:
+        """The queue that has this partition."""
+        return self._queues.get(name, name)
+
+
+def equal_shares(number: int, count: int) -> list[int]:
+    """What each of *count* partitions gets of *number*."""
+    whole, rest = divmod(number, count)
+    return [whole + (index < rest) for index in range(count)]
+
+
+def taken(name: str, queue: str) -> str:
+    """Why a queue cannot be named *name*, if this is the name of a partition of *queue*."""
+    return (
+        f"a queue cannot be named {name!r}, because this is a partition of the queue {queue!r} (transport "
+        "option 'partitions'): give it another name"
+    )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from kombu_redisdelay.broker.keys import Partitions, taken
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.partitions import Partitions, taken
 
 #: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500

@@ -13,12 +13,12 @@ from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.bindings import BINDING, bindings_of
+from kombu_redisdelay.broker.keys import Partitions, equal_shares
+from kombu_redisdelay.broker.message import to_ms
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions, equal_shares
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.deadline import check_deadline
 from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.bounds import LENGTH, OVERFLOW, REJECT, bound_of

@@ -9,7 +9,7 @@ from math import ceil
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
-from kombu_redisdelay.broker.fair_queues import check_fair
+from kombu_redisdelay.broker.limits import check_fair
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import Found, search

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from kombu_redisdelay.broker.partitions import equal_shares
+from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.public import public
 from kombu_redisdelay.words import number_of

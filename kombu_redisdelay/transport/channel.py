@@ -18,11 +18,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
 from kombu_redisdelay.broker.server.server import SlotUnavailable, warn_of_eviction
 from kombu_redisdelay.refusals import refusal_of

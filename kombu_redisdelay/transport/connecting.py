@@ -11,8 +11,8 @@ from kombu.transport import redis
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.keys import Partitions
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.server.server import Confirming, Server
 from kombu_redisdelay.broker.server.single import Pool, SingleServer
 from kombu_redisdelay.broker.server.wire import Refuses

@@ -12,7 +12,7 @@ from time import monotonic
 
 from kombu_redisdelay.broker.bindings import NEW, UNBOUND, LastingBindings, QueueBinding
 from kombu_redisdelay.broker.fair_keys import PLAIN
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)

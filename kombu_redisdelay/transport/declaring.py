@@ -11,9 +11,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.bindings import BINDING, LastingBindings, QueueBinding
 from kombu_redisdelay.broker.fair_keys import ON
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.keys import is_ours
-from kombu_redisdelay.broker.partitions import taken
+from kombu_redisdelay.broker.keys import is_ours, taken
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.server.wire import Refuses, explained
 from kombu_redisdelay.broker.store import name_of
 from kombu_redisdelay.refusals import Then, refusal_of

@@ -14,12 +14,12 @@ from kombu_redisdelay.broker.message import (
     Due,
     deliverable_ms,
     due,
+    from_ms,
     message_id,
     on_conflict,
 )
 from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unique import (
     UNIQUE_HEADER,

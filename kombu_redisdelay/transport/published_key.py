@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.broker.fair_keys import member_of
 from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.transport.new_work import is_new_work
 

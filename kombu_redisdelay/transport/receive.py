@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER, fair_key_of
+from kombu_redisdelay.broker.fair_keys import KEY_HEADER, WEIGHT_HEADER, fair_key_of
 from kombu_redisdelay.broker.members import Members, put_in
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,

@@ -8,7 +8,7 @@ from typing import Any
 from kombu.exceptions import MessageStateError
 from kombu.message import Message
 
-from kombu_redisdelay.broker.times import LATEST_MS
+from kombu_redisdelay.broker.message import LATEST_MS
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.channel import Channel
 

@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.message import stored_id
 from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.rpc_results import who_waits
 from kombu_redisdelay.transport.receive import message_in_schedule
 

@@ -15,8 +15,8 @@ from kombu.messaging import Producer
 from kombu.transport import redis
 
 from kombu_redisdelay import batch
-from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import shared_exchanges, unbound
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.transport import declared, declaring, intake, routes
 from tests.transport.kit import Inbox, Site, drain, publish
 
