@@ -21,10 +21,10 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.deadline import check_deadline
 from kombu_redisdelay.tls import is_unverified
-from kombu_redisdelay.transport.bounds import LENGTH, OVERFLOW, REJECT, bound_of
+from kombu_redisdelay.transport.admission import LENGTH, OVERFLOW, REJECT, bound_of
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
+from kombu_redisdelay.transport.settings import unknown_options
 from kombu_redisdelay.transport.transports import Transport
 
 if TYPE_CHECKING:

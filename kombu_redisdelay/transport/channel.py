@@ -34,8 +34,8 @@ from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.refused import Asked, patiently, served
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
-from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import has_crashed, worker_name
+from kombu_redisdelay.transport.urls import options_of
 
 logger = logging.getLogger(__name__)
 

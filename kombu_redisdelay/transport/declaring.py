@@ -16,11 +16,11 @@ from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.server.wire import Refuses, explained
 from kombu_redisdelay.broker.store import name_of
 from kombu_redisdelay.refusals import Then, refusal_of
-from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.bounds import LENGTH, bound_of
+from kombu_redisdelay.transport.admission import LENGTH, bound_of
+from kombu_redisdelay.transport.bindings import Routes
 from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.outbox import block_for
 from kombu_redisdelay.transport.refused import may_wait
-from kombu_redisdelay.transport.routes import Routes
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.server.connections import (
 )
 from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.option_names import check_sentinel_options
+from kombu_redisdelay.transport.settings import check_sentinel_options
 from kombu_redisdelay.transport.transports import Transport
 from kombu_redisdelay.transport.urls import read_together
 

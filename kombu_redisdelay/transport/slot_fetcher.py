@@ -16,10 +16,7 @@ from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.consumed import ConsumedQueues
-from kombu_redisdelay.transport.foreign import Foreign
-from kombu_redisdelay.transport.hot_queues import HotQueues
-from kombu_redisdelay.transport.waiting import WaitingTasks
+from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, Foreign, HotQueues, WaitingTasks
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001

@@ -14,8 +14,8 @@ from kombu.transport import redis, virtual
 
 from kombu_redisdelay.broker import options
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.transport import option_names
-from kombu_redisdelay.transport.option_names import KNOWN, unknown_options, warn_of_misspelt_options
+from kombu_redisdelay.transport import settings
+from kombu_redisdelay.transport.settings import KNOWN, unknown_options, warn_of_misspelt_options
 
 #: How kombu reads an option, wherever it does; but not how it reads what a pool was made with.
 _READS = re.compile(
@@ -92,8 +92,8 @@ def test_the_earlier_name_of_an_option(
     assert WithRenamed.of({"waits": 5, "patience": 7}) == WithRenamed(patience=7)
     with pytest.raises(ValueError, match="'patience' must be a whole number from 1, not 0"):
         WithRenamed.of({"waits": 0})
-    monkeypatch.setattr(option_names, "Options", WithRenamed)
-    monkeypatch.setattr(option_names, "_warned", set())
+    monkeypatch.setattr(settings, "Options", WithRenamed)
+    monkeypatch.setattr(settings, "_warned", set())
     for _ in range(2):
         warn_of_misspelt_options({"waits": 5})
     assert caplog.messages == [

@@ -1,8 +1,9 @@
-"""Finds transport options that have no effect, such as misspelt ones, and wrong ones for sentinels."""
+"""Says which settings do harm, or have no effect: transport options, and those of a worker or a task."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from inspect import signature
@@ -11,7 +12,10 @@ from typing import Any
 from kombu.transport import redis
 from redis import Redis
 
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import LONG_LEASE, Options
+from kombu_redisdelay.broker.unique import DONE, LATEST, UNIQUE_HEADER, WHILE_HEADER
+from kombu_redisdelay.tls import is_unverified
+from kombu_redisdelay.transport.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +51,11 @@ _ALIKE = 0.8
 #: Options of redis-py that come from the URL of a sentinel.
 _OF_THE_URL = {"host", "port"}
 
-#: Names that this process has already warned of.
+#: Options that this process has already warned of.
 _warned: set[str] = set()
+
+#: Tasks of which the log has said that they are acked too early.
+_told: set[str] = set()
 
 
 def unknown_options(transport_options: Mapping[str, Any]) -> dict[str, str | None]:
@@ -106,6 +113,75 @@ def check_sentinel_options(transport_options: Mapping[str, Any]) -> None:
         )
 
 
+def warn_when_ready() -> None:
+    """Log it as soon as a worker of this process is ready. Calling this again changes nothing."""
+    signals: Any = sys.modules.get("celery.signals")
+    if signals is not None:
+        signals.worker_ready.connect(_on_worker_ready, dispatch_uid=__name__)
+
+
+def warn_of_early_acks() -> None:
+    """Do so once for each such task that Celery receives. Calling it again changes nothing."""
+    signals: Any = sys.modules.get("celery.signals")
+    if signals is not None:
+        signals.task_received.connect(_on_task_received, dispatch_uid=__name__)
+
+
 def _nearest(name: str, known: Collection[str] = KNOWN) -> str | None:
     nearest = get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALIKE)
     return nearest[0] if nearest else None
+
+
+def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
+    channel = getattr(getattr(sender, "task_consumer", None), "channel", None)
+    if not isinstance(channel, Channel):
+        return
+    if is_unverified(channel.pool.connection_kwargs):
+        logger.warning(
+            "The certificate of the Redis server is not verified (ssl_cert_reqs): a machine between this "
+            "worker and the server can read every message. Name the authority instead: ssl_ca_certs.",
+        )
+    timeout = channel.options.visibility_timeout
+    if timeout > LONG_LEASE:
+        logger.warning(
+            "visibility_timeout is %s seconds: for so long, the messages of a worker that dies may stay "
+            "away. Take it out of broker_transport_options: tasks may take any time with the default. Only "
+            "workers of redis:// need it.",
+            f"{timeout:g}",
+        )
+    # The command line may have set another multiplier than the settings.
+    reduces = sender.app.conf.worker_enable_prefetch_count_reduction and sender.prefetch_multiplier
+    if reduces and getattr(sender.pool, "is_green", False):
+        logger.warning(
+            "After a lost connection, Celery lowers the prefetch count of this worker, and with gevent and "
+            "eventlet it never raises it to what it was. Set worker_enable_prefetch_count_reduction = False.",
+        )
+    elif reduces == 1 and _scales(sender):
+        logger.warning(
+            "After a lost connection, Celery lowers the prefetch count of this worker. With --autoscale and "
+            "worker_prefetch_multiplier = 1, its pool may never grow again. Set "
+            "worker_enable_prefetch_count_reduction = False.",
+        )
+
+
+def _scales(sender: Any) -> bool:
+    """Whether the pool of a worker grows and shrinks with its work."""
+    return getattr(getattr(sender, "controller", None), "autoscaler", None) is not None
+
+
+def _on_task_received(request: Any = None, **kwargs: Any) -> None:
+    headers = getattr(getattr(request, "message", None), "headers", None) or {}
+    # The mode is in the message: a program that does not know the task may have published it.
+    if UNIQUE_HEADER not in headers or headers.get(WHILE_HEADER) not in (DONE, LATEST):
+        return
+    name = request.task.name
+    if not request.task.acks_late and name not in _told:
+        _told.add(name)
+        logger.warning(
+            "Task %s is published with %s = %r, and this worker acks it before it runs. So its key is free "
+            "by then, as with %r. Set acks_late = True.",
+            name,
+            WHILE_HEADER,
+            headers[WHILE_HEADER],
+            "waiting",
+        )
