@@ -10,8 +10,8 @@ from typing import NamedTuple
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import KeepFailed, Options
-from kombu_redisdelay.broker.printable import cut, printable
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.words import cut, printable
 
 logger = logging.getLogger(__name__)
 

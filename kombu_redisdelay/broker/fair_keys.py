@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kombu_redisdelay.broker.members import KEY, check_size
-from kombu_redisdelay.broker.printable import shortened
 from kombu_redisdelay.broker.server.scripts import FIND_GREATEST, READ_KEYS
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.words import shortened
 
 #: Header that has the key: a text.
 KEY_HEADER = "x-key"

@@ -15,7 +15,7 @@ from uuid import UUID
 from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.members import DIGITS, Members, take_out, wrong_member
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.words import printable
 
 #: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
 #: of RabbitMQ's delayed message exchange.

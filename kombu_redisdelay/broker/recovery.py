@@ -15,12 +15,12 @@ from kombu_redisdelay.broker.failure import report_dead, report_dropped
 from kombu_redisdelay.broker.message import ids_to_schedule, task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, RoundTrips, portions
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, RECOVER, ScriptCall, run_each
 from kombu_redisdelay.broker.server.server import by_slot
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
 

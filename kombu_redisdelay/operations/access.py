@@ -20,12 +20,12 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_C
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.deadline import check_deadline
-from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.admission import LENGTH, OVERFLOW, REJECT, bound_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.sentinel import SentinelChannel
 from kombu_redisdelay.transport.settings import unknown_options
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.urls import is_unverified
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -22,10 +22,9 @@ from kombu.exceptions import OperationalError
 from kombu_redisdelay.broker.fair_keys import member_of
 from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.printable import printable, shortened
 from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.public import public
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import number_of, printable, shortened
 
 logger = logging.getLogger(__name__)
 

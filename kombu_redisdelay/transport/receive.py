@@ -26,8 +26,8 @@ from kombu_redisdelay.broker.message import (
     mark_delivery,
     message_id,
 )
-from kombu_redisdelay.broker.printable import cut, in_a_line, printable
 from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.words import cut, in_a_line, printable
 
 #: What is to be moved: a delivery, and what is known of it.
 _Moving = TypeVar("_Moving", bound=tuple[Any, ...])

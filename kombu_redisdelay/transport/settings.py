@@ -14,8 +14,8 @@ from redis import Redis
 
 from kombu_redisdelay.broker.options import LONG_LEASE, Options
 from kombu_redisdelay.broker.unique import DONE, LATEST, UNIQUE_HEADER, WHILE_HEADER
-from kombu_redisdelay.tls import is_unverified
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.urls import is_unverified
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from kombu.transport import virtual
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.broker.printable import cut, in_a_line
+from kombu_redisdelay.words import cut, in_a_line
 
 _Copied = TypeVar("_Copied")
 

@@ -24,7 +24,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.wire import WrongServer
 from kombu_redisdelay.public import public
-from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable
 from kombu_redisdelay.transport.admission import Bounds, lengths_of
 from kombu_redisdelay.transport.bindings import declared_at
@@ -39,7 +38,7 @@ from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.urls import tell_once
 from kombu_redisdelay.transport.waker import wake_on_signals
 from kombu_redisdelay.transport.worker import outlive_failures
-from kombu_redisdelay.urls import check_host
+from kombu_redisdelay.urls import answers_without, check_host, verifying
 
 logger = logging.getLogger(__name__)
 

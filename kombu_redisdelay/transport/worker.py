@@ -30,7 +30,6 @@ from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.broker.server.connections import begin_end
 from kombu_redisdelay.broker.server.wire import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
@@ -44,6 +43,7 @@ from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
 from kombu_redisdelay.transport.tasks import Door, has_crashed, is_exit, note_end_of_the_loop
 from kombu_redisdelay.transport.urls import options_of
+from kombu_redisdelay.words import in_a_line
 
 logger = logging.getLogger(__name__)
 
