@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu_redisdelay import registration
 
 if TYPE_CHECKING:
-    from kombu_redisdelay.broker.server.confirming import NotReplicatedError
+    from kombu_redisdelay.broker.server.server import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
     from kombu_redisdelay.operations.failure_groups import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from kombu_redisdelay.operations.stats import QueueStats
     from kombu_redisdelay.operations.timeline import Span
     from kombu_redisdelay.transport import Transport
+    from kombu_redisdelay.transport.admission import QueueFull
     from kombu_redisdelay.transport.batch import batch
-    from kombu_redisdelay.transport.block import BatchPublishError
-    from kombu_redisdelay.transport.bounds import QueueFull
-    from kombu_redisdelay.transport.each_queue import PartlyPublishedError
-    from kombu_redisdelay.transport.requeue import requeue
-    from kombu_redisdelay.transport.takeover import use_for_redis_urls
+    from kombu_redisdelay.transport.outbox import BatchPublishError
+    from kombu_redisdelay.transport.patience import PartlyPublishedError
+    from kombu_redisdelay.transport.settling import requeue
     from kombu_redisdelay.transport.task_keys import keys
     from kombu_redisdelay.transport.unique_results import UniqueResult, unique_conflict
     from kombu_redisdelay.transport.unique_task import Unique
+    from kombu_redisdelay.transport.urls import use_for_redis_urls
 
 __version__ = "0.1.0"
 __all__ = (
@@ -82,7 +82,7 @@ __all__ = (
 )
 
 _MODULES = {
-    "BatchPublishError": "transport.block",
+    "BatchPublishError": "transport.outbox",
     "Count": "operations.reading",
     "Done": "operations.acting",
     "FailureGroup": "operations.failure_groups",
@@ -93,13 +93,13 @@ _MODULES = {
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
-    "NotReplicatedError": "broker.server.confirming",
+    "NotReplicatedError": "broker.server.server",
     "LargeKey": "operations.other_keys",
     "OtherKeys": "operations.other_keys",
     "Page": "operations.reading",
-    "PartlyPublishedError": "transport.each_queue",
+    "PartlyPublishedError": "transport.patience",
     "Period": "operations.history",
-    "QueueFull": "transport.bounds",
+    "QueueFull": "transport.admission",
     "QueueHistory": "operations.history",
     "QueueKeys": "operations.key_stats",
     "QueueLimits": "operations.limits",
@@ -116,9 +116,9 @@ _MODULES = {
     "UnreadQueue": "operations.memory_use",
     "batch": "transport.batch",
     "keys": "transport.task_keys",
-    "requeue": "transport.requeue",
+    "requeue": "transport.settling",
     "unique_conflict": "transport.unique_results",
-    "use_for_redis_urls": "transport.takeover",
+    "use_for_redis_urls": "transport.urls",
 }
 
 registration.register()

@@ -16,8 +16,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu.utils.url import as_url, parse_url, url_to_parts
 
 from kombu_redisdelay.refusals import refusal_of
-from kombu_redisdelay.tls import verifying
-from kombu_redisdelay.urls import SEPARATOR, check_host, read
+from kombu_redisdelay.urls import SEPARATOR, check_host, read, verifying
 
 #: What a URL begins with that began with ``redisdelay+socket``: Celery cuts that off.
 _SOCKET = "socket"

@@ -1,9 +1,14 @@
-"""Reads URLs with several addresses of one broker: of its sentinels, or of servers of a cluster."""
+"""How a broker is reached: URLs with several addresses of it, and TLS.
+
+The addresses are those of its sentinels, or of servers of a cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from kombu.utils.url import url_to_parts, urlparts
 
@@ -14,6 +19,9 @@ LOCAL = "127.0.0.1"
 
 #: What may stand in any of the URLs: its name, and a word for it.
 _ONCE = {"username": "user", "password": "password", "path": "database"}
+
+#: Seconds to wait for an answer without TLS.
+_ANSWER_TIMEOUT = 1.0
 
 
 class Together(NamedTuple):
@@ -57,6 +65,37 @@ def check_host(host: str | None) -> None:
             f"the URLs of a broker are joined with {SEPARATOR!r}, not with a comma, and each of them begins "
             "with the scheme"
         )
+
+
+def verifying(given: object) -> dict[str, Any]:
+    """Return the TLS options of a connection. By default, they verify the certificate and its host name.
+
+    Arguments:
+        given: the value of ``ssl``, or of Celery's ``broker_use_ssl``: options of redis-py, or ``True``. Its
+            options take precedence.
+    """
+    options = given if isinstance(given, Mapping) else {}
+    cert_reqs = options.get("ssl_cert_reqs", ssl.CERT_REQUIRED)
+    # Python cannot check the host name without checking the certificate.
+    check_hostname = cert_reqs not in (ssl.CERT_NONE, "none", None)
+    return {"ssl_cert_reqs": cert_reqs, "ssl_check_hostname": check_hostname, **options}
+
+
+def is_unverified(options: Mapping[str, Any]) -> bool:
+    """Whether a connection with these options uses TLS without verifying the server."""
+    return "ssl_cert_reqs" in options and options["ssl_cert_reqs"] in (ssl.CERT_NONE, "none", None)
+
+
+def answers_without(host: str, port: int) -> bool:
+    """Whether a Redis at this address answers without TLS. This sends no password, and nothing else that is
+    secret."""
+    try:
+        with socket.create_connection((host, port), _ANSWER_TIMEOUT) as connection:
+            connection.sendall(b"PING\r\n")
+            # `+` is a status such as PONG, `-` an error, for instance that a password is needed.
+            return connection.recv(1) in (b"+", b"-")
+    except OSError:
+        return False
 
 
 def _parts(url: str) -> urlparts:

@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 
 from kombu_redisdelay import use_for_redis_urls
 from kombu_redisdelay.registration import TAKEN_OVER
-from kombu_redisdelay.transport import declared, takeover, transports
+from kombu_redisdelay.transport import bindings, transports, urls
 from tests.environments import CLUSTER, ENVIRONMENT, TESTS, THOROUGH, WITHOUT, runs_here
 from tests.permissions import allow, documented_rules, refused
 from tests.search import may_search_for_long, seed, set_up
@@ -149,7 +149,7 @@ def server(shared_server: RedisServer) -> RedisServer:
 def begins_anew() -> None:
     """A test is a process that has declared nothing yet: what another one had declared would come back, since
     its keys have vanished. Nor has it waited in vain for a server that another test had made refuse."""
-    declared._declared.clear()
+    bindings._declared.clear()
     transports._patience.clear()
 
 
@@ -183,7 +183,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For this test, ``redis://`` and its like are ours."""
     found = TAKEN_OVER.keys()
     aliases = {scheme: kombu.transport.TRANSPORT_ALIASES[scheme] for scheme in found}
-    monkeypatch.setattr(takeover, "_told", set())
+    monkeypatch.setattr(urls, "_told", set())
     use_for_redis_urls()
     yield
     kombu.transport.TRANSPORT_ALIASES.update(aliases)

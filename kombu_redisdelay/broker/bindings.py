@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import keys
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import BIND, UNBIND, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store, name_of
 
 #: Keys that Redis looks at in one round trip.

@@ -12,31 +12,26 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
+from kombu_redisdelay.broker.delivery import Delivery, Permits, Request, Tags, Taken, UnackedKeys
 from kombu_redisdelay.broker.failed import failing
-from kombu_redisdelay.broker.failure import Failure
-from kombu_redisdelay.broker.finishing import Finishing
-from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.membership import Membership
+from kombu_redisdelay.broker.failure import Failure, report_dead, report_dropped, report_returned
+from kombu_redisdelay.broker.finished import Finishing
+from kombu_redisdelay.broker.lease import Lease, Membership
 from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
-from kombu_redisdelay.broker.report import report_dead, report_dropped, report_returned
 from kombu_redisdelay.broker.server.line import AckInVain
-from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
     GIVE_BACK,
     PARK,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import clock_ms
+from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.takes import Tags, Takes
-from kombu_redisdelay.broker.unacked_keys import UnackedKeys
+from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.broker.unique import size_with_key
 from kombu_redisdelay.broker.unknown_tasks import leaving
 

@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kombu_redisdelay.broker.kept import take_out
+from kombu_redisdelay.broker.paging import take_out, walk
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR, NEWEST, REMOVE_DEAD
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.walk import walk
 
 #: One script reads or removes no more than this, so that it never keeps Redis from its other clients for
 #: long. To remove a letter, it may have to look at all of them.
@@ -72,8 +70,8 @@ class DeadLists:
 
     def walk(self, queue: str, skip: int = 0) -> Iterator[tuple[DeadLetter, bool]]:
         """The dead letters of *queue*, the oldest first, read page by page. Each comes with what
-        :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>` says, and
-        :func:`~kombu_redisdelay.broker.walk.walk` says what may come twice. Not more of them are read than
+        :attr:`Entry.is_sure <kombu_redisdelay.broker.paging.Entry.is_sure>` says, and
+        :func:`~kombu_redisdelay.broker.paging.walk` says what may come twice. Not more of them are read than
         there are at the beginning: one that is requeued may die again, and must not be requeued for ever.
 
         Arguments:
@@ -113,8 +111,8 @@ class DeadLists:
         letters: Iterable[DeadLetter],
         stays: Callable[[DeadLetter, str], object] = lambda letter, holder: None,
     ) -> Iterator[DeadLetter]:
-        """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *letters* of
-        *queue*. Those that are requeued have 0 failures. Yields those that were still there.
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.paging.REQUEUE` or ``REMOVE``, with *letters*
+        of *queue*. Those that are requeued have 0 failures. Yields those that were still there.
 
         Arguments:
             stays: called with each letter that is not requeued because another message holds its key, and the

@@ -1,10 +1,19 @@
-"""The requests of a consumer, and their results."""
+"""Deliveries: what a consumer asks for, what it gets, by which tag, and which ack ends it.
+
+Most acks are a plain command. One that frees a permit or a unique key is a script.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from time import monotonic, time
 from types import MappingProxyType
 from typing import NamedTuple
+
+from kombu_redisdelay.broker.server.line import Ack
+from kombu_redisdelay.broker.server.scripts import ACK, ACK_UNIQUE
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import field_until_ack
 
 
 class Request(NamedTuple):
@@ -117,3 +126,109 @@ class Waiting(NamedTuple):
     task: str
     step: str
     since_ms: int | None
+
+
+def taken_ms(tag: bytes | str) -> float | None:
+    """When the message with this delivery tag was asked for, in ms since the epoch by the server's clock;
+    ``None`` if the tag is not one of ours."""
+    # Microseconds since the epoch have 16 digits from 2001 to 2286.
+    return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
+
+
+class Tags:
+    """The delivery tags of a consumer.
+
+    A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
+    number. So a tag shows for how long its message has been held.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1
+
+    def reserve(self, count: int, now_us: int) -> int:
+        """The first of *count* tags that were never used. *now_us* is the server's clock."""
+        first = max(self._next, now_us)
+        self._next = first + count
+        return first
+
+
+class ServerClock:
+    """The server's clock: the time in its latest reply, plus the time that has passed here since."""
+
+    def __init__(self) -> None:
+        self.set(round(time() * 1_000_000))
+
+    def set(self, now_us: int) -> None:
+        """Note what the server has said, microseconds since the epoch."""
+        self._ahead = now_us / 1_000_000 - monotonic()
+
+    def now_us(self) -> int:
+        return round((monotonic() + self._ahead) * 1_000_000)
+
+
+class Permits:
+    """Tracks which queues of a consumer have a concurrency limit. When a message of one is settled, it wakes
+    a consumer, because a permit is free."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._limited: set[str] = set()
+
+    def note(self, hot: Collection[str], left_out: Collection[str], taken: Taken) -> None:
+        """Note what the reply to a take from the queues *hot* has said. Nothing of those that it may have
+        *left_out*."""
+        if taken.with_permits or self._limited:
+            self._limited.difference_update(set(hot).difference(left_out))
+            self._limited.update(taken.with_permits)
+
+    def is_limited(self, queue: str) -> bool:
+        """Whether the concurrency of *queue* is limited."""
+        return queue in self._limited
+
+    def ack(self, queue: str, consumer: str, tag: str) -> Ack:
+        """The ack of a message. In a limited queue, it wakes a consumer, too."""
+        keys = self._store.keys(queue)
+        if queue not in self._limited:
+            return Ack(queue, tag, ("HDEL", keys.unacked(consumer), tag))
+        used = (keys.unacked(consumer), keys.wake)
+        return ACK.as_ack(self._store.server, queue, tag, used, (tag,))
+
+    def leave(self, queues: Iterable[str]) -> None:
+        """Wake a consumer of each of *queues* that is limited: messages of it are settled."""
+        self._store.wake(*self._limited.intersection(queues))
+
+
+class UnackedKeys:
+    """Which of a consumer's messages hold a unique key until they are acked, by their delivery tags: the ack
+    of such a message frees its key.
+
+    All other messages are acked without a script.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Delivery tag -> the key as it is in Redis.
+        self._texts: dict[str, str] = {}
+
+    def note(self, deliveries: Iterable[Delivery]) -> None:
+        """Note what was taken."""
+        for delivery in deliveries:
+            if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
+                self._texts[delivery.tag] = field
+
+    def ack(self, queue: str, consumer: str, tag: str, *, is_limited: bool) -> Ack | None:
+        """The ack of a message that holds a key; ``None`` if it holds none.
+
+        Arguments:
+            is_limited: whether the queue has a limited concurrency.
+        """
+        field = self._texts.pop(tag, None)
+        if field is None:
+            return None
+        keys = self._store.keys(queue)
+        used, args = (keys.unacked(consumer), keys.wake), (tag, field, int(is_limited))
+        return ACK_UNIQUE.as_ack(self._store.server, queue, tag, used, args)
+
+    def forget(self, tag: str) -> None:
+        """The message is not held any more."""
+        self._texts.pop(tag, None)

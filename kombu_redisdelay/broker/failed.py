@@ -10,17 +10,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.by_time import Part, Row, find_all, id_bytes, read_pages
-from kombu_redisdelay.broker.failure import RETURNED, Failure
-from kombu_redisdelay.broker.kept import REQUEUE, take_out
+from kombu_redisdelay.broker.failure import RETURNED, Failure, report_failed_dropped, report_not_kept
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
+from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
 from kombu_redisdelay.broker.portions import RoundTrips, portions
-from kombu_redisdelay.broker.report import report_failed_dropped, report_not_kept
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import CLEAR_FAILED, FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
 
@@ -304,7 +301,7 @@ class FailedTasks:
         renewed: Callable[[bytes], bytes] = bytes,
         stays: Callable[[FailedTask, str], object] = lambda task, holder: None,
     ) -> Iterator[FailedTask]:
-        """Do what *how* says, :data:`~kombu_redisdelay.broker.kept.REQUEUE` or ``REMOVE``, with *tasks* of
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.paging.REQUEUE` or ``REMOVE``, with *tasks* of
         *queue*. Yields those that were still there.
 
         Arguments:

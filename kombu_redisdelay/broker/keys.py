@@ -1,65 +1,94 @@
-"""Every key that we use in Redis, by name.
+"""The names in Redis: every key that we use, and the partitions of a queue.
 
 Ready messages stay where kombu's ``redis`` transport keeps them, so that stock producers and consumers
 can work beside us. All our own keys of a queue carry ``{queue}``, so they share a slot of a cluster. On a
 cluster, where kombu's ``redis`` transport does not work, the ready lists carry it, too.
+
+A queue that is larger than a node of a cluster is spread over several queues, its partitions. The first one
+has the name of the queue, the others have :data:`MARK` and a number appended. So each has keys of its own,
+and is in a slot of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
+from zlib import crc32
 
 #: The states in which a queue keeps messages that are not delivered any more, each in a list of that name
 #: (lua/include/dead.lua).
 KEPT = ("dead",)
 
-#: The keys of a fair queue, but for :attr:`QueueKeys.fair`, its turns and its lists.
-_OF_KEYS = ("limited", "unacked-keys", "active", "earlier", "key-limits", "tats", "alarms")
+#: The Redis types of the keys of a queue, by their names behind what all of them begin with.
+_TYPES: dict[str, str] = {}
 
-#: The keys of failed tasks (lua/include/failed.lua).
-_OF_FAILED = (
-    *("failed", "failed:messages", "failed:duplicates", "failed:heads", "failed:groups"),
-    "failed:returned",
-)
+#: The same of keys of which a queue has several, by what their names begin with.
+_TYPES_OF_SEVERAL = {"turns:": "zset", "unacked:": "hash", "claim:": "hash", "finished:sent:": "hash"}
+
+#: Between the name of a queue and the number of a partition.
+MARK = "#"
 
 
-@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of a queue: its Redis type, what it holds, and its name, if the attribute has another one."""
+
+    def __init__(self, type: str, what: str, name: str = "") -> None:
+        self._type = type
+        self.name = name
+        self.__doc__ = what
+
+    def __set_name__(self, owner: type[QueueKeys], attribute: str) -> None:
+        self.name = self.name or attribute
+        _TYPES[self.name] = self._type
+
+    if TYPE_CHECKING:
+        # Of an object, the attribute is the complete key.
+        def __get__(self, keys: QueueKeys, owner: type[QueueKeys]) -> str: ...
+
+
 class QueueKeys:
     """The keys of one queue, complete with ``global_keyprefix``.
 
-    Attributes:
+    Arguments:
         ready: list, ready messages of priority step 0: the name of the queue, on a cluster in braces. The
-            other steps have ``separator`` and the step appended.
-        schedule: zset, message id -> due time in ms since the epoch.
-        messages: hash, message id -> scheduled message.
-        duplicates: zset, names of the messages whose id another scheduled message had before; score 0.
-        consumers: zset, consumer -> when its lease ends, ms since the epoch.
-        wake: zset, at most one wake-up token.
-        dead: list, dead letters.
-        limits: hash, what an operator allows: whether the queue is paused, and its limits.
-        history: hash, what has happened in the last minutes and hours.
-        unknown: zset, which of the scheduled messages wait for a worker that knows their task; score 0
-            (lua/include/unknown.lua).
-        unique: hash, which messages that wait hold keys (lua/include/unique.lua).
-        running: hash, which unacked messages hold keys.
-        fair: hash, how many messages of a fair queue are sorted in (lua/include/fair.lua).
+            other steps have *separator* and the step appended.
+        base: what all others begin with.
     """
 
-    ready: str
-    schedule: str
-    messages: str
-    duplicates: str
-    consumers: str
-    wake: str
-    dead: str
-    limits: str
-    history: str
-    unknown: str
-    unique: str
-    running: str
-    fair: str
-    separator: str
+    schedule = _Key("zset", "message id -> due time in ms since the epoch")
+    messages = _Key("hash", "message id -> scheduled message")
+    duplicates = _Key("zset", "names of the messages whose id another scheduled message had before; score 0")
+    unknown = _Key("zset", "which of the scheduled ones wait for a worker that knows their task; score 0")
+    unique = _Key("hash", "which messages that wait hold keys (lua/include/unique.lua)")
+    running = _Key("hash", "which unacked messages hold keys")
+    consumers = _Key("zset", "consumer -> when its lease ends, ms since the epoch")
+    wake = _Key("zset", "at most one wake-up token")
+    dead = _Key("list", "dead letters (lua/include/dead.lua)")
+    failed = _Key("zset", "name of a failed task -> when it failed, ms since the epoch")
+    failed_messages = _Key("hash", "name of a failed task -> its message", "failed:messages")
+    failed_duplicates = _Key("zset", "names of those whose id another one had before", "failed:duplicates")
+    failed_heads = _Key("hash", "name of a failed task -> what is noted of its failure", "failed:heads")
+    failed_groups = _Key("hash", "task and exception -> how many, first, last", "failed:groups")
+    failed_returned = _Key("zset", "those known to have returned -> when, as in failed", "failed:returned")
+    finished = _Key("list", "lines about finished tasks, the newest first (lua/finish.lua)")
+    limits = _Key("hash", "what an operator allows: whether the queue is paused, and its limits", "control")
+    history = _Key("hash", "what has happened in the last minutes and hours")
+    fair = _Key("hash", "how many messages of a fair queue are sorted in (lua/include/fair.lua)")
+    limited = _Key("hash", "the keys of a fair queue that are at a limit")
+    unacked_keys = _Key("hash", "consumer and tag -> the key of that message, if that counts", "unacked-keys")
+    active = _Key("hash", "key of a fair queue -> how many of its messages are unacked, if that is limited")
+    earlier = _Key("zset", "of unacked_keys, what was taken before it counted (lua/include/fair_earlier.lua)")
+    key_limits = _Key("hash", "key of a fair queue -> its own limits", "key-limits")
+    tats = _Key("zset", "key of a fair queue -> how much of its rate is used")
+    alarms = _Key("zset", "key of a fair queue -> when its rate allows the next message")
+
+    def __init__(self, ready: str, base: str, separator: str) -> None:
+        self.ready = ready
+        self.separator = separator
+        self._base = base
+        # These are read for each message: plain attributes cost least.
+        self.__dict__.update({name: base + key.name for name, key in _KEYS.items()})
 
     @property
     def scheduling(self) -> tuple[str, str, str]:
@@ -73,12 +102,8 @@ class QueueKeys:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """All keys that are not kombu's, except those of consumers."""
-        return (
-            *(*self.waiting, self.unique, self.running, self.consumers, self.wake),
-            *(*self.all_kept, *self.all_failed, self.finished, self.limits, self.history, self.fair),
-            *map(self._of_keys, _OF_KEYS),
-        )
+        """All keys that are not kombu's, except those of which there are several."""
+        return tuple(self._base + name for name in _TYPES)
 
     @property
     def all_kept(self) -> tuple[str, ...]:
@@ -87,89 +112,25 @@ class QueueKeys:
 
     def kept(self, state: str) -> str:
         """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
-        return self._of_keys(state)
-
-    @property
-    def finished(self) -> str:
-        """List, lines about finished tasks, the newest first (lua/finish.lua)."""
-        return self._of_keys("finished")
-
-    def finished_sent(self, consumer: str) -> str:
-        """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""
-        return self._of_keys(f"finished:sent:{consumer}")
-
-    @property
-    def failed(self) -> str:
-        """Zset, name of a failed task -> when it failed, ms since the epoch."""
-        return self._of_keys("failed")
-
-    @property
-    def failed_messages(self) -> str:
-        """Hash, name of a failed task -> its message."""
-        return self._of_keys("failed:messages")
-
-    @property
-    def failed_heads(self) -> str:
-        """Hash, name of a failed task -> what is noted of its failure."""
-        return self._of_keys("failed:heads")
-
-    @property
-    def failed_groups(self) -> str:
-        """Hash, task and exception -> how many have failed, and when the first and the last one."""
-        return self._of_keys("failed:groups")
-
-    @property
-    def failed_returned(self) -> str:
-        """Zset, names of those failed tasks that are known to have returned -> when that was, as in
-        :attr:`failed`."""
-        return self._of_keys("failed:returned")
+        return self._base + state
 
     @property
     def all_failed(self) -> tuple[str, ...]:
         """All keys of failed tasks. The first three are as those of what is scheduled."""
-        return tuple(map(self._of_keys, _OF_FAILED))
+        three = self.failed, self.failed_messages, self.failed_duplicates
+        return *three, self.failed_heads, self.failed_groups, self.failed_returned
 
-    def _of_keys(self, name: str) -> str:
-        return f"{self.schedule.removesuffix('schedule')}{name}"
-
-    @property
-    def limited(self) -> str:
-        """Hash, the keys of a fair queue that are at a limit."""
-        return self._of_keys("limited")
-
-    @property
-    def key_limits(self) -> str:
-        """Hash, key of a fair queue -> its own limits (lua/include/fair_limits.lua)."""
-        return self._of_keys("key-limits")
-
-    @property
-    def active(self) -> str:
-        """Hash, key of a fair queue -> how many of its messages are unacked, if that is limited."""
-        return self._of_keys("active")
-
-    @property
-    def tats(self) -> str:
-        """Zset, key of a fair queue -> how much of its rate is used (lua/include/fair_limits.lua)."""
-        return self._of_keys("tats")
-
-    @property
-    def unacked_keys(self) -> str:
-        """Hash, consumer and delivery tag -> the key of that message, if its concurrency is limited."""
-        return self._of_keys("unacked-keys")
-
-    @property
-    def earlier(self) -> str:
-        """Zset, what :attr:`unacked_keys` has of messages that were taken before they were counted
-        (lua/include/fair_earlier.lua)."""
-        return self._of_keys("earlier")
+    def finished_sent(self, consumer: str) -> str:
+        """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""
+        return f"{self._base}finished:sent:{consumer}"
 
     def turns(self, step: int) -> str:
         """Zset, key of a fair queue -> its next turn."""
-        return self._of_keys(f"turns:{step}")
+        return f"{self._base}turns:{step}"
 
     def key_list(self, step: int, key: str) -> str:
         """The list of ready messages of *key* in a fair queue, of priority *step*."""
-        return self._of_keys(f"{step or ''}:{key}")
+        return f"{self._base}{step or ''}:{key}"
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
@@ -177,11 +138,14 @@ class QueueKeys:
 
     def unacked(self, consumer: str) -> str:
         """Hash, delivery tag -> message: the unacked messages of *consumer*."""
-        return f"{self.schedule.removesuffix('schedule')}unacked:{consumer}"
+        return f"{self._base}unacked:{consumer}"
 
     def claim(self, what: str) -> str:
         """Hash, ``by`` -> the worker that does *what*, so that no other worker does it."""
-        return f"{self.schedule.removesuffix('schedule')}claim:{what}"
+        return f"{self._base}claim:{what}"
+
+
+_KEYS = {attribute: key for attribute, key in vars(QueueKeys).items() if isinstance(key, _Key)}
 
 
 @lru_cache(maxsize=4096)
@@ -197,23 +161,8 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
     if in_slots and (not queue or queue.startswith("}")):
         raise ValueError(f"a queue of a cluster cannot be named {queue!r}: its name begins with '}}'")
     # No f-strings: a name may be a member of an Enum, which has another text there.
-    ours = prefix + "redisdelay:{" + queue + "}:"
-    return QueueKeys(
-        ready=prefix + "{" + queue + "}" if in_slots else prefix + queue,
-        schedule=ours + "schedule",
-        messages=ours + "messages",
-        duplicates=ours + "duplicates",
-        consumers=ours + "consumers",
-        wake=ours + "wake",
-        dead=ours + "dead",
-        limits=ours + "control",
-        history=ours + "history",
-        unknown=ours + "unknown",
-        unique=ours + "unique",
-        running=ours + "running",
-        fair=ours + "fair",
-        separator=separator,
-    )
+    ready = prefix + "{" + queue + "}" if in_slots else prefix + queue
+    return QueueKeys(ready, prefix + "redisdelay:{" + queue + "}:", separator)
 
 
 def known_queues(prefix: str) -> str:
@@ -250,34 +199,6 @@ def is_ours(queue: str) -> bool:
     return queue.startswith("redisdelay:{") or queue == known_queues("")
 
 
-_TYPES = {
-    "schedule": "zset",
-    "messages": "hash",
-    "duplicates": "zset",
-    "consumers": "zset",
-    "wake": "zset",
-    "control": "hash",
-    "history": "hash",
-    "unknown": "zset",
-    "unique": "hash",
-    "running": "hash",
-    "fair": "hash",
-    "limited": "hash",
-    "unacked-keys": "hash",
-    "active": "hash",
-    "earlier": "zset",
-    "key-limits": "hash",
-    "tats": "zset",
-    "alarms": "zset",
-    "failed": "zset",
-    "failed:messages": "hash",
-    "failed:duplicates": "zset",
-    "failed:heads": "hash",
-    "failed:groups": "hash",
-    "failed:returned": "zset",
-}
-
-
 def expected_type(key: str) -> str:
     """The Redis type of *key*: one of a :class:`QueueKeys`, that of the known queues, or one of bindings."""
     if key.endswith(known_queues("")):
@@ -285,6 +206,56 @@ def expected_type(key: str) -> str:
     if "_kombu.binding" in key:
         return "hash" if ":redisdelay:unbound:" in key else "set"
     name = key.rpartition("}:")[2]
-    if name.startswith("turns:"):
-        return "zset"
-    return "hash" if name.startswith(("unacked:", "claim:", "finished:sent:")) else _TYPES.get(name, "list")
+    several = (kind for begin, kind in _TYPES_OF_SEVERAL.items() if name.startswith(begin))
+    return next(several, _TYPES.get(name, "list"))
+
+
+class Partitions:
+    """The queues that have partitions.
+
+    Arguments:
+        counts: queue -> how many partitions it has.
+
+    Attributes:
+        spread: the queues that have partitions.
+    """
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._names = {
+            queue: (queue, *(f"{queue}{MARK}{number}" for number in range(1, count)))
+            for queue, count in counts.items()
+        }
+        self.spread: Sequence[str] = tuple(counts)
+        self._queues = {name: queue for queue, names in self._names.items() for name in names}
+
+    def names(self, queue: str) -> Sequence[str]:
+        """The partitions of *queue*: itself, if it has no others."""
+        return self._names.get(queue) or (queue,)
+
+    def all_names(self, queues: Iterable[str]) -> list[str]:
+        """The partitions of all *queues*, each once."""
+        return list(dict.fromkeys(name for queue in queues for name in self.names(queue)))
+
+    def pick(self, queue: str, message_id: str) -> str:
+        """The partition of *queue* for a message: always the same one for the same id."""
+        names = self._names.get(queue)
+        # Not hash(), which differs from process to process.
+        return queue if names is None else names[crc32(message_id.encode()) % len(names)]
+
+    def queue_of(self, name: str) -> str:
+        """The queue that has this partition."""
+        return self._queues.get(name, name)
+
+
+def equal_shares(number: int, count: int) -> list[int]:
+    """What each of *count* partitions gets of *number*."""
+    whole, rest = divmod(number, count)
+    return [whole + (index < rest) for index in range(count)]
+
+
+def taken(name: str, queue: str) -> str:
+    """Why a queue cannot be named *name*, if this is the name of a partition of *queue*."""
+    return (
+        f"a queue cannot be named {name!r}, because this is a partition of the queue {queue!r} (transport "
+        "option 'partitions'): give it another name"
+    )

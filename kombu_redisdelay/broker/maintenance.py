@@ -14,16 +14,14 @@ from time import monotonic
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failed import trim_failed
-from kombu_redisdelay.broker.fair_queues import check_fair
+from kombu_redisdelay.broker.failure import report_dropped
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
-from kombu_redisdelay.broker.lost_consumers import Recoverer
+from kombu_redisdelay.broker.limits import check_fair
 from kombu_redisdelay.broker.message import task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import RoundTrips
-from kombu_redisdelay.broker.relisting import Relisting
-from kombu_redisdelay.broker.report import report_dropped
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.recovery import Recoverer
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_UNIQUE,
     FORGET,
@@ -36,8 +34,9 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.server import by_slot
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import KNOWN_FOR, Store, name_of
+from kombu_redisdelay.broker.unlisted import Relisting
 
 logger = logging.getLogger(__name__)
 

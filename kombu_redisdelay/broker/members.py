@@ -17,7 +17,7 @@ DELIVERIES, LOST, DUE, UNKNOWN = NAMES = (
     "redisdelay-unknown",
 )
 
-#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_key`).
+#: Stands after them: the key in a fair queue (:mod:`~kombu_redisdelay.broker.fair_keys`).
 KEY = "redisdelay-key"
 
 #: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).

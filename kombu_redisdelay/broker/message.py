@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from math import isinf
 from time import time
 from typing import Any
@@ -15,8 +15,7 @@ from uuid import UUID
 from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.members import DIGITS, Members, take_out, wrong_member
-from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.times import LATEST_MS, to_ms
+from kombu_redisdelay.words import printable
 
 #: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
 #: of RabbitMQ's delayed message exchange.
@@ -58,6 +57,12 @@ _NAME = frozenset({str, type(None), int, float, bool})
 
 #: Messages that one line of the log names.
 MOST_NAMED = 5
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS = timedelta(milliseconds=1)
+
+#: The end of the year 9999, beyond which there is no datetime.
+LATEST_MS = (datetime.max.replace(tzinfo=timezone.utc) - _EPOCH) // _MS
 
 
 class MalformedMessage(Exception):
@@ -333,3 +338,16 @@ def which(names: Iterable[str], count: int) -> str:
     if not known:
         return ""
     return f": {', '.join(known)}" + (f" and {count - len(known)} more" if count > len(known) else "")
+
+
+def to_ms(moment: datetime) -> float:
+    """*moment* in ms since the epoch. A naive time is in UTC, as Celery's worker reads it."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _EPOCH) / _MS
+
+
+def from_ms(ms: float) -> datetime:
+    """*ms* since the epoch as a time in UTC, to the microsecond. A time before 1970 or after the year 9999
+    becomes the nearest time between."""
+    return _EPOCH + min(max(0, ms), LATEST_MS) * _MS

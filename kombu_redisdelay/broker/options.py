@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from kombu_redisdelay.broker.keys import Partitions, taken
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.partitions import Partitions, taken
 
 #: What `max_batch` may be at most.
 MAX_BATCH_LIMIT = 500
@@ -29,6 +29,9 @@ FAILED_KEPT = {"count": 10_000, "age": 180 * 24 * 3600, "bytes": 64 * 1024 * 102
 
 #: The same of finished tasks, if they are kept.
 FINISHED_KEPT = {"count": 100_000, "age": 24 * 3600}
+
+#: Options that are dicts -> their members.
+_KEPT: Mapping[str, Mapping[str, int]] = {"keep_failed": FAILED_KEPT, "keep_finished": FINISHED_KEPT}
 
 #: Bytes of a message from which on a script that moves it may take more than 5 ms.
 LARGE_MESSAGE = 1024 * 1024
@@ -65,52 +68,124 @@ class KeepFinished:
     age_ms: int
 
 
+_Check = Callable[[Any], bool]
+
+
+def _is_int(value: object, least: int, most: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**9
+
+
+def _is_some_time(value: object) -> bool:
+    return _is_seconds(value) and value != 0
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _whole(least: int, most: float = math.inf) -> _Check:
+    return lambda value: _is_int(value, least, most)
+
+
+def _or_none(is_right: _Check) -> _Check:
+    return lambda value: value is None or is_right(value)
+
+
+def _are_partitions(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
+        for queue, count in value.items()
+    )
+
+
+def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
+    if value is None or _is_int(value, 0, 0):
+        return True
+    return isinstance(value, Mapping) and all(_is_to_keep(members, *each) for each in value.items())
+
+
+def _is_to_keep(members: Mapping[str, int], name: object, value: Any) -> bool:
+    if name not in members:
+        return False
+    return _is_some_time(value) if name == "age" else _is_int(value, 1)
+
+
+def _option(default: Any, expected: str, is_right: _Check, was: str = "") -> Any:
+    """A row of :class:`Options`.
+
+    Arguments:
+        default: its default; a dict is an empty one.
+        expected: what a value must be, in words.
+        is_right: whether a value is that.
+        was: the name that it had in an earlier release: that is accepted, and the log warns.
+    """
+    metadata = {"expected": expected, "is_right": is_right, "was": was}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``broker_transport_options`` may say beyond kombu's own options.
+    """What ``broker_transport_options`` may say beyond kombu's own options. docs/options.rst has more of
+    each."""
 
-    Attributes:
-        visibility_timeout: seconds that a consumer's lease lasts after it was last renewed. A living
-            consumer renews it, so a task may take any time. After a crash, other consumers get the messages
-            when it ends. kombu's option for this purpose has the same name.
-        delivery_limit: failures that a message may have before it is dead-lettered; ``None`` for any
-            number. With the default, and the default of *retry_wait*, that is after two minutes of waiting.
-        retry_wait: seconds that a message waits after its second failure. It waits twice as long after each
-            further one, up to a minute, or *retry_wait* if that is longer. After the first failure it does
-            not wait. With 0 it never does.
-        dead_letter: whether a message that is rejected without requeue becomes a dead letter. By
-            default it is dropped, as kombu does.
-        dead_letter_limit: how many dead letters a queue keeps. With more, the oldest are dropped.
-        max_batch: messages that one round trip takes at most, within the prefetch count.
-        confirm_replicas: how many replicas must have a message before it counts as published.
-        partitions: queue -> over how many partitions it is spread.
-        revoke_scheduled: whether a Celery worker that is told to revoke a task takes it out of the schedule
-            of its queues.
-        unknown_task_wait: seconds for which a task that a Celery worker does not know waits for one that
-            does. Then it becomes a dead letter. ``None``: it is discarded at once, as Celery does.
-        keep_failed: how much a queue keeps of tasks that have failed: ``count``, ``age`` in seconds, and
-            ``bytes``, each with a default of its own. ``None`` or 0: nothing.
-        keep_finished: how many finished tasks a queue keeps a line of: ``count``, and ``age`` in seconds,
-            each with a default of its own. ``None`` or 0: nothing.
-        message_size_warning: bytes that a message may have before the log warns of it; 0 for any number.
-        message_size_limit: bytes that the message of new work may have. It is not published if it has more.
-            ``None`` or 0 for any number.
-    """
-
-    visibility_timeout: float = 60.0
-    delivery_limit: int | None = 9
-    retry_wait: float = 1.0
-    dead_letter: bool = False
-    dead_letter_limit: int = 10_000
-    max_batch: int = 64
-    confirm_replicas: int = 0
-    partitions: Mapping[str, int] = field(default_factory=dict)
-    revoke_scheduled: bool = True
-    unknown_task_wait: float | None = 3600.0
-    keep_failed: Mapping[str, float] | int | None = field(default_factory=dict)
-    keep_finished: Mapping[str, float] | int | None = None
-    message_size_warning: int = LARGE_MESSAGE
-    message_size_limit: int | None = None
+    #: Seconds that a consumer's lease lasts after it was last renewed. A living consumer renews it, so a
+    #: task may take any time. After a crash, other consumers get the messages when it ends. kombu's option
+    #: for this purpose has the same name.
+    visibility_timeout: float = _option(60.0, "a number of seconds above 0", _is_some_time)
+    #: Failures that a message may have before it is dead-lettered; None for any number. With the default,
+    #: and that of retry_wait, that is after two minutes of waiting.
+    delivery_limit: int | None = _option(9, "a whole number from 1, or None", _or_none(_whole(1)))
+    #: Seconds that a message waits after its second failure. It waits twice as long after each further one,
+    #: up to a minute, or retry_wait if that is longer. After the first failure it does not wait. With 0 it
+    #: never does.
+    retry_wait: float = _option(1.0, "a number of seconds from 0", _is_seconds)
+    #: Whether a message that is rejected without requeue becomes a dead letter. By default it is dropped, as
+    #: kombu does.
+    dead_letter: bool = _option(False, "True or False", _is_bool)
+    #: How many dead letters a queue keeps. With more, the oldest are dropped.
+    dead_letter_limit: int = _option(10_000, "a whole number from 1", _whole(1))
+    #: Messages that one round trip takes at most, within the prefetch count.
+    max_batch: int = _option(64, f"a whole number from 1 to {MAX_BATCH_LIMIT}", _whole(1, MAX_BATCH_LIMIT))
+    #: How many replicas must have a message before it counts as published.
+    confirm_replicas: int = _option(0, "a whole number from 0", _whole(0))
+    #: Queue -> over how many partitions it is spread.
+    partitions: Mapping[str, int] = _option(
+        {}, f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions
+    )
+    #: Whether a Celery worker that is told to revoke a task takes it out of the schedule of its queues.
+    revoke_scheduled: bool = _option(True, "True or False", _is_bool)
+    #: Seconds for which a task that a Celery worker does not know waits for one that does. Then it becomes a
+    #: dead letter. None: it is discarded at once, as Celery does.
+    unknown_task_wait: float | None = _option(
+        3600.0, "a number of seconds above 0, or None", _or_none(_is_some_time)
+    )
+    #: How much a queue keeps of tasks that have failed: count, age in seconds, and bytes, each with a
+    #: default of its own. None or 0: nothing.
+    keep_failed: Mapping[str, float] | int | None = _option(
+        {},
+        "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
+        partial(_says_what_to_keep, FAILED_KEPT),
+    )
+    #: How many finished tasks a queue keeps a line of: count, and age in seconds, each with a default of its
+    #: own. None or 0: nothing.
+    keep_finished: Mapping[str, float] | int | None = _option(
+        None,
+        "a dict of count (a whole number from 1) and age (seconds above 0), or None",
+        partial(_says_what_to_keep, FINISHED_KEPT),
+    )
+    #: Bytes that a message may have before the log warns of it; 0 for any number.
+    message_size_warning: int = _option(LARGE_MESSAGE, "a whole number of bytes from 0", _whole(0))
+    #: Bytes that the message of new work may have. It is not published if it has more. None or 0 for any
+    #: number.
+    message_size_limit: int | None = _option(
+        None, "a whole number of bytes from 0, or None", _or_none(_whole(0))
+    )
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -120,15 +195,25 @@ class Options:
             ValueError: an option has the wrong type or is out of range. The error names the option and its
                 value.
         """
-        options = cls(
-            **{name: transport_options[name] for name in cls.__slots__ if name in transport_options}
-        )
-        for name, (expected, is_right) in _CHECKS.items():
-            value = getattr(options, name)
-            if not is_right(value):
-                raise ValueError(f"transport option {name!r} must be {expected}, {_wrong(name, value)}")
+        given: dict[str, Any] = {}
+        for each in fields(cls):
+            # Who gives both names has the new one.
+            for name in (each.metadata["was"], each.name):
+                if name in transport_options:
+                    given[each.name] = transport_options[name]
+        options = cls(**given)
+        for each in fields(cls):
+            value = getattr(options, each.name)
+            if not each.metadata["is_right"](value):
+                expected, wrong = each.metadata["expected"], _wrong(each.name, value)
+                raise ValueError(f"transport option {each.name!r} must be {expected}, {wrong}")
         _check_names(options.partitions)
         return options
+
+    @classmethod
+    def renamed(cls) -> dict[str, str]:
+        """The name that an option had in an earlier release -> its name."""
+        return {each.metadata["was"]: each.name for each in fields(cls) if each.metadata["was"]}
 
     @property
     def isolated_after(self) -> int:
@@ -162,37 +247,6 @@ class Options:
         return self.retry_wait * 1000
 
 
-def _is_int(value: object, least: int, most: float = math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 10**9
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _are_partitions(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
-        for queue, count in value.items()
-    )
-
-
-def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
-    if value is None or _is_int(value, 0, 0):
-        return True
-    return isinstance(value, Mapping) and all(_is_to_keep(members, *each) for each in value.items())
-
-
-def _is_to_keep(members: Mapping[str, int], name: object, value: Any) -> bool:
-    if name not in members:
-        return False
-    return _is_seconds(value) and value > 0 if name == "age" else _is_int(value, 1)
-
-
 def _wrong(option: str, value: object) -> str:
     """What of a *value* is wrong."""
     members = _KEPT.get(option)
@@ -202,10 +256,6 @@ def _wrong(option: str, value: object) -> str:
     if name in members:
         return f"and not have {wrong!r} as {name!r}"
     return f"and {name!r} is unknown; known are {', '.join(members)}"
-
-
-#: Options that are dicts -> their members.
-_KEPT: Mapping[str, Mapping[str, int]] = {"keep_failed": FAILED_KEPT, "keep_finished": FINISHED_KEPT}
 
 
 def _check_names(partitions: Mapping[str, int]) -> None:
@@ -218,40 +268,3 @@ def _check_names(partitions: Mapping[str, int]) -> None:
     for queue in partitions:
         if queue in whose:
             raise ValueError(taken(queue, whose[queue]))
-
-
-#: Option -> what it must be, and whether a value is that.
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "visibility_timeout": ("a number of seconds above 0", lambda value: _is_seconds(value) and value > 0),
-    "delivery_limit": ("a whole number from 1, or None", lambda value: value is None or _is_int(value, 1)),
-    "retry_wait": ("a number of seconds from 0", _is_seconds),
-    "dead_letter": ("True or False", _is_bool),
-    "dead_letter_limit": ("a whole number from 1", lambda value: _is_int(value, 1)),
-    "max_batch": (
-        f"a whole number from 1 to {MAX_BATCH_LIMIT}",
-        lambda value: _is_int(value, 1, MAX_BATCH_LIMIT),
-    ),
-    "confirm_replicas": ("a whole number from 0", lambda value: _is_int(value, 0)),
-    "partitions": (
-        f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}",
-        _are_partitions,
-    ),
-    "revoke_scheduled": ("True or False", _is_bool),
-    "unknown_task_wait": (
-        "a number of seconds above 0, or None",
-        lambda value: value is None or (_is_seconds(value) and value > 0),
-    ),
-    "keep_failed": (
-        "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
-        partial(_says_what_to_keep, FAILED_KEPT),
-    ),
-    "keep_finished": (
-        "a dict of count (a whole number from 1) and age (seconds above 0), or None",
-        partial(_says_what_to_keep, FINISHED_KEPT),
-    ),
-    "message_size_warning": ("a whole number of bytes from 0", lambda value: _is_int(value, 0)),
-    "message_size_limit": (
-        "a whole number of bytes from 0, or None",
-        lambda value: value is None or _is_int(value, 0),
-    ),
-}

@@ -1,24 +1,30 @@
-"""Names of consumers, whether their processes have ended, and what a forked process does first.
+"""Processes and their threads: names of consumers, whether their processes have ended, what a forked process
+does first, and threads that run while greenlets cannot.
 
 A consumer's name is ``<boot id>:<PID namespace>:<PID>:<start time>:<random>``, and ``/`` and the name of the
-Celery worker, if it is one. If boot id and
-namespace are our own, the kernel can tell whether that very process still exists. If it does not, its
-messages cannot be acked any more, and there is no need to wait for its lease. In any doubt, only the lease
-counts.
+Celery worker, if it is one. If boot id and namespace are our own, the kernel can tell whether that very
+process still exists. If it does not, its messages cannot be acked any more, and there is no need to wait for
+its lease. In any doubt, only the lease counts.
+
+A :class:`Thread` is one of the operating system, also where gevent or eventlet have replaced threads by
+greenlets. It does what must go on while a task occupies the one thread that all greenlets share.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import re
+import sys
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 from uuid import uuid4
 
 _UNKNOWN = "-"
-
 
 #: What a name of a worker may have. It becomes a part of names of keys.
 _UNUSUAL = re.compile(r"[^\w.@+-]", re.ASCII)
@@ -94,6 +100,99 @@ def in_each_child(run: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=run)
 
 
+def Lock() -> Any:
+    """As ``threading.Lock``. Waiting for it blocks all greenlets of the thread."""
+    return _original("allocate_lock")()
+
+
+class Event:
+    """As ``threading.Event``, for one thread that sets it and one that waits."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._until_set = Lock()
+        self._until_set.acquire()
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            self._until_set.release()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def clear(self) -> None:
+        """The waiting thread calls this before it looks at what has changed: a later change sets the event
+        again."""
+        if self._is_set:
+            self._until_set.acquire()
+            self._is_set = False
+
+    def wait(self, timeout: float) -> None:
+        if self._until_set.acquire(timeout=timeout):
+            self._until_set.release()
+
+
+class Thread:
+    """As a daemon ``threading.Thread``, but it starts when it is made. It may use sockets, but no locks of
+    other modules: those of eventlet do not work across threads."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run = run
+        self.ended = Event()
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            worker = _Worker()
+        worker.begin(self)
+
+    def join(self, timeout: float) -> None:
+        self.ended.wait(timeout)
+
+
+class _Worker:
+    """Runs a :class:`Thread`. Where there are greenlets, it runs many, one after the other.
+
+    With greenlets, sockets give each worker an event loop. gevent leaves something of it behind in memory
+    when a thread of the operating system ends.
+    """
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._has_begun = Lock()
+        self._has_begun.acquire()
+        _original("start_new_thread")(self._work, ())
+
+    def begin(self, thread: Thread) -> None:
+        self._thread = thread
+        self._has_begun.release()
+
+    def _work(self) -> None:
+        while self._run():
+            pass
+
+    def _run(self) -> bool:
+        """Returns whether there will be more to run."""
+        self._has_begun.acquire()
+        thread, self._thread = self._thread, None
+        assert thread is not None
+        try:
+            thread.run()
+            if not _patched():
+                return False
+            # Let the event loop close what it was told to close.
+            time.sleep(0)
+            _idle.append(self)
+            return True
+        finally:
+            thread.ended.set()
+
+
+#: Workers that have nothing to run.
+_idle: list[_Worker] = []
+in_each_child(_idle.clear)
+
+
 def _host() -> str:
     return _host_of(os.getpid())
 
@@ -123,3 +222,22 @@ def _start_time(pid: int) -> str | None:
     if state in "ZX" and threads <= 1:
         return "exited"
     return start_time
+
+
+def _original(name: str) -> Any:
+    """The original *name* of the module ``_thread``, without the patches of gevent or eventlet."""
+    if _patched() == "gevent":
+        return sys.modules["gevent.monkey"].get_original("_thread", name)
+    if _patched() == "eventlet":
+        return getattr(sys.modules["eventlet.patcher"].original("_thread"), name)
+    return getattr(_thread, name)
+
+
+def _patched() -> str:
+    """Which library has replaced threads by greenlets: "gevent", "eventlet", or "" for none."""
+    monkey, patcher = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        return "gevent"
+    if patcher is not None and patcher.is_monkey_patched("thread"):
+        return "eventlet"
+    return ""

@@ -16,8 +16,8 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     sorted_in_of,
 )
+from kombu_redisdelay.broker.paging import Reply, first_pages, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers, checked
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     REMOVE_READY,
@@ -25,10 +25,9 @@ from kombu_redisdelay.broker.server.scripts import (
     ScriptCall,
     try_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import size_with_key
-from kombu_redisdelay.broker.walk import Reply, first_pages, walk
 
 #: Messages that Redis looks at in one script to find those that are to be removed: some milliseconds.
 SEARCHED_PER_CALL = 10_000
@@ -44,7 +43,7 @@ class Ready:
     Attributes:
         step: its priority step.
         position: how many messages of the queue are taken before it.
-        is_sure: as :attr:`Entry.is_sure <kombu_redisdelay.broker.walk.Entry.is_sure>`.
+        is_sure: as :attr:`Entry.is_sure <kombu_redisdelay.broker.paging.Entry.is_sure>`.
         key: whose turn it takes in a fair queue; ``None`` if it is in the ready list.
         in_list: how many of its list are taken before it, if it has a key. Then the position is a guess, as
             if each key had its turn when the one before has none left.
@@ -95,7 +94,7 @@ class ReadyLists:
         is_key: Callable[[str], bool] | None = None,
     ) -> Iterator[Ready]:
         """The messages of *queue* in the order in which they are taken, read page by page. See
-        :func:`~kombu_redisdelay.broker.walk.walk` for what may be included twice.
+        :func:`~kombu_redisdelay.broker.paging.walk` for what may be included twice.
 
         Arguments:
             texts: only messages that contain one of these texts.

@@ -11,13 +11,11 @@ from typing import Any, Protocol
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from kombu_redisdelay.broker.keys import QueueKeys, known_queues, queue_keys
+from kombu_redisdelay.broker.keys import Partitions, QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
-from kombu_redisdelay.broker.partitions import Partitions
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joined, only_if, token
-from kombu_redisdelay.broker.server.replies import answers, checked, explained_all
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     CLEAR_KEYS,
@@ -31,7 +29,15 @@ from kombu_redisdelay.broker.server.scripts import (
     try_each,
 )
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms
+from kombu_redisdelay.broker.server.wire import (
+    Argument,
+    Command,
+    PackedKeys,
+    answers,
+    checked,
+    clock_ms,
+    explained_all,
+)
 from kombu_redisdelay.broker.unique import UniqueKey
 from kombu_redisdelay.broker.unlisted import search_for
 

@@ -1,28 +1,44 @@
-"""The takes of a consumer: what the server is asked for, and what it replies."""
+"""The takes of a consumer: from which queues, what the server is asked for, and what it replies."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from random import sample
-from time import monotonic, time
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.delivery import Delivery, Looked, Peek, Request, Taken, Waiting
-from kombu_redisdelay.broker.membership import Membership
+from kombu_redisdelay.broker.delivery import (
+    Delivery,
+    Looked,
+    Peek,
+    Permits,
+    Request,
+    ServerClock,
+    Tags,
+    Taken,
+    UnackedKeys,
+    Waiting,
+)
+from kombu_redisdelay.broker.lease import Membership
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.permits import Permits
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.roster import Roster
-from kombu_redisdelay.broker.server.replies import checked, explained, explained_all
 from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_each
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys, clock_ms, first_due_ms
+from kombu_redisdelay.broker.server.wire import (
+    Argument,
+    Command,
+    PackedKeys,
+    checked,
+    clock_ms,
+    explained,
+    explained_all,
+    first_due_ms,
+)
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unacked_keys import UnackedKeys
 from kombu_redisdelay.broker.unknown_tasks import find_waiting, named
 
 logger = logging.getLogger(__name__)
@@ -32,6 +48,9 @@ QUEUES_PER_TAKE = 16
 
 #: This number of peeks looks at all schedules.
 PEEKS = 3
+
+#: Queues that one script looks at: a millisecond of the server's time at most.
+QUEUES_PER_LOOK = 100
 
 
 class Takes:
@@ -323,39 +342,80 @@ class Takes:
         return explained(error, self.server, keys)
 
 
-def taken_ms(tag: bytes | str) -> float | None:
-    """When the message with this delivery tag was asked for, in ms since the epoch by the server's clock;
-    ``None`` if the tag is not one of ours."""
-    # Microseconds since the epoch have 16 digits from 2001 to 2286.
-    return int(tag) / 1000 if len(tag) == 16 and tag.isdigit() else None
+class Roster:
+    """The *queues*, in this order. It is made once and used for many commands.
 
-
-class Tags:
-    """The delivery tags of a consumer.
-
-    A tag is the time when the message was asked for, in microseconds since the epoch, or the next free
-    number. So a tag shows for how long its message has been held.
+    Attributes:
+        wake_keys: the key of the wake zset of each queue.
     """
 
-    def __init__(self) -> None:
-        self._next = 1
+    def __init__(self, store: Store, queues: Sequence[str]) -> None:
+        self._store = store
+        self.queues = tuple(queues)
+        self.wake_keys = PackedKeys(store.keys(queue).wake for queue in queues)
+        self._next = 0
+        #: From 1, as in Lua.
+        self._index = {queue: index for index, queue in enumerate(queues, 1)}
 
-    def reserve(self, count: int, now_us: int) -> int:
-        """The first of *count* tags that were never used. *now_us* is the server's clock."""
-        first = max(self._next, now_us)
-        self._next = first + count
-        return first
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The queues without an order."""
+        return frozenset(self.queues)
 
+    @cached_property
+    def _by_wake_key(self) -> dict[bytes, str]:
+        return {key.encode(): queue for key, queue in zip(self.wake_keys, self.queues, strict=True)}
 
-class ServerClock:
-    """The server's clock: the time in its latest reply, plus the time that has passed here since."""
+    @cached_property
+    def ready_keys(self) -> PackedKeys:
+        """Where ready messages of all queues are: their lists, and what says that a fair queue has any."""
+        return PackedKeys(
+            key
+            for queue in self.queues
+            for key in (*self._store.ready_keys(queue), self._store.keys(queue).fair)
+        )
 
-    def __init__(self) -> None:
-        self.set(round(time() * 1_000_000))
+    @cached_property
+    def unknown_keys(self) -> PackedKeys:
+        """The key of what waits for a worker that knows its task, of each queue."""
+        return PackedKeys(self._store.keys(queue).unknown for queue in self.queues)
 
-    def set(self, now_us: int) -> None:
-        """Note what the server has said, microseconds since the epoch."""
-        self._ahead = now_us / 1_000_000 - monotonic()
+    def index(self, queue: str) -> int | None:
+        """The index of *queue*, ``None`` if it is another one."""
+        return self._index.get(queue)
 
-    def now_us(self) -> int:
-        return round((monotonic() + self._ahead) * 1_000_000)
+    def next_slice(self, count: int) -> Sequence[str]:
+        """The next *count* queues, beginning again at the end."""
+        first, self._next = self._next, self._next + count
+        if self._next >= len(self.queues):
+            self._next = 0
+        return self.queues[first : first + count]
+
+    def indices(self, queues: Sequence[str]) -> str:
+        """The indices of *queues*, separated by spaces."""
+        return " ".join([str(self._index[queue]) for queue in queues])
+
+    def at(self, indices: bytes) -> list[str]:
+        """The queues at these *indices*."""
+        return [self.queues[int(index) - 1] for index in indices.split()]
+
+    def pairs(self, numbers: bytes) -> Iterator[tuple[str, int]]:
+        """Pairs of a queue and a number, from pairs of an index and a number."""
+        each = map(int, numbers.split())
+        return ((self.queues[index - 1], number) for index, number in zip(each, each, strict=True))
+
+    def due(self, numbers: bytes) -> dict[str, float]:
+        """Queue -> seconds, from pairs of an index and microseconds."""
+        return {queue: microseconds / 1_000_000 for queue, microseconds in self.pairs(numbers)}
+
+    def woken(self, wake_key: bytes) -> str:
+        """The queue that has this wake zset."""
+        return self._by_wake_key[wake_key]
+
+    @cached_property
+    def parts(self) -> Sequence[Roster]:
+        """The same queues, :data:`QUEUES_PER_LOOK` at a time."""
+        if len(self.queues) <= QUEUES_PER_LOOK:
+            return [self]
+        starts = range(0, len(self.queues), QUEUES_PER_LOOK)
+        return [Roster(self._store, self.queues[start : start + QUEUES_PER_LOOK]) for start in starts]

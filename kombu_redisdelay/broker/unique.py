@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.members import check_size
-from kombu_redisdelay.broker.times import to_ms
+from kombu_redisdelay.broker.message import to_ms
 
 #: Header that has the key: a text.
 UNIQUE_HEADER = "x-unique"

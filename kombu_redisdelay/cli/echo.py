@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from kombu.utils.url import maybe_sanitize_url
 
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.words import printable
 
 #: The exit status when the output is not read any more, as with ``| head``. Shells report it for a tool that
 #: SIGPIPE has ended.

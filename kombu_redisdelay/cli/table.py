@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.words import printable
 
 #: The least width of a column whose cells are wrapped.
 _LEAST_WRAPPED = 20

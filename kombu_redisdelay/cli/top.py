@@ -10,7 +10,6 @@ from time import monotonic, sleep
 
 import click
 
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect, queue_names
 from kombu_redisdelay.cli.keyboard import key_presses
@@ -27,7 +26,7 @@ from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.queue_reasons import KEY_LIMITS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import printable, span
 
 #: The number of lines that show neither a queue nor the timeline: the title, headers, blank lines.
 _OTHER_LINES = 4

@@ -8,8 +8,6 @@
 -- Returns  1 if it was unacked, else 0
 
 -- include: base
--- include: wake
--- include: fair
 -- include: fair_unacked
 
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])

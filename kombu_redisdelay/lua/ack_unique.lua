@@ -19,7 +19,6 @@
 local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
 if was_unacked == 1 and ARGV[3] == '1' then
-  -- include: fair
   -- include: fair_unacked
   release_key(base, KEYS[1], ARGV[1])
   wake(KEYS[2])
@@ -35,8 +34,6 @@ if redis.pcall('HEXISTS', base .. 'unique', ARGV[2]) ~= 1 then
 end
 
 -- include: clock
--- include: stored
--- include: members
 -- include: unique
 
 -- Nothing of the key runs now, so this is not read.

@@ -15,13 +15,7 @@
 -- Keeps: a message leaves the hash only into all its queues, in the same step. A worker of redis:// that acks
 -- it or gives it back meanwhile has taken it out of the hash, and then it is left alone.
 
--- include: base
 -- include: expect
--- include: clock
--- include: wake
--- include: stored
--- include: members
--- include: duplicates
 -- include: schedule
 -- include: history
 -- include: unique

@@ -14,13 +14,8 @@
 -- Keeps: a message leaves its list only into another place, in the same step. One that is taken in the
 -- meantime is left alone.
 
--- include: base
 -- include: expect
--- include: clock
--- include: wake
--- include: stored
 -- include: members
--- include: duplicates
 -- include: schedule
 -- include: history
 

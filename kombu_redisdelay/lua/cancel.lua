@@ -12,11 +12,7 @@
 --
 -- Keeps: a message that is delivered in the meantime is in another place by now, and is left there.
 
--- include: base
 -- include: clock
--- include: wake
--- include: stored
--- include: members
 -- include: duplicates
 -- include: history
 -- include: unique

@@ -17,23 +17,9 @@
 --
 -- Keeps: no message is moved.
 
--- include: base
--- include: clock
--- include: full
--- include: wake
--- include: number
--- include: stored
--- include: members
--- include: fair_key
--- include: fair
--- include: fair_unacked
--- include: fair_earlier
--- include: fair_at_limit
 -- include: fair_limits
 -- include: fair_count
 -- include: fair_counting
--- include: control
--- include: expire
 -- include: holders
 
 -- Keys with unacked messages that are looked at together.

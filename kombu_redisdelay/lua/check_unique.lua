@@ -16,11 +16,7 @@
 
 -- include: base
 -- include: clock
--- include: wake
--- include: stored
--- include: members
 -- include: unique
--- include: expire
 -- include: holders
 -- include: fair
 

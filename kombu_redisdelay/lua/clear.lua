@@ -8,7 +8,6 @@
 --
 -- Returns  how many members the lists and zsets had
 
--- include: base
 -- include: history
 
 local lists, zsets = tonumber(ARGV[1]), tonumber(ARGV[2])

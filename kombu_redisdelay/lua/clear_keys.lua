@@ -6,7 +6,6 @@
 --
 -- Returns  how many messages were removed; 1 if nothing is left, else 0; 1 if the queue is or was fair
 
--- include: base
 -- include: fair
 -- include: history
 

@@ -15,8 +15,6 @@
 -- include: base
 -- include: full
 -- include: wake
--- include: stored
--- include: members
 -- include: fair_key
 
 local counting, bytes_left, consumer = ARGV[1], tonumber(ARGV[2]), ARGV[3]

@@ -13,17 +13,10 @@
 -- Keeps: the message is in exactly one place. A message that is not unacked any more is in another place by
 -- now, and is left there.
 
--- include: base
 -- include: expect
--- include: clock
--- include: stored
--- include: members
 -- include: dead
 -- include: history
--- include: wake
--- include: unique
 -- include: unique_unacked
--- include: fair
 -- include: fair_unacked
 
 expect_list(KEYS[2], 'LPUSH')

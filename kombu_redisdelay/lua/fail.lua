@@ -12,17 +12,11 @@
 -- another place by now, and is left there: so this may be sent again. A copy that is there is not added
 -- again.
 
--- include: base
 -- include: clock
--- include: wake
--- include: stored
--- include: members
 -- include: duplicates
 -- include: full
 -- include: history
--- include: unique
 -- include: unique_unacked
--- include: fair
 -- include: fair_unacked
 -- include: failed
 

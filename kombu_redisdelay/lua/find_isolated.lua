@@ -12,7 +12,6 @@
 -- consumer, and only that one is read. What is beyond the bounds counts as not isolated.
 
 -- include: clock
--- include: stored
 -- include: members
 
 -- Tags that are looked at, of each consumer and together, and bytes of messages; one message may have more.

@@ -11,8 +11,6 @@
 --
 -- Keeps: no message is touched.
 
--- include: stored
--- include: members
 -- include: unknown
 
 -- Entries that are looked at, of each pair and together.

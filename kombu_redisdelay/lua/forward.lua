@@ -25,13 +25,7 @@
 
 -- include: base
 -- include: clock
--- include: wake
 -- include: expire
--- include: stored
--- include: members
--- include: expect
--- include: unique
--- include: first_due
 -- include: migrate
 -- include: fair
 
@@ -64,16 +58,6 @@ end
 
 -- Sorts in, or moves back. A function, because Lua allows only so many locals in one.
 local function move_fair()
-  -- include: full
-  -- include: number
-  -- include: fair_key
-  -- include: fair_unacked
-  -- include: fair_earlier
-  -- include: fair_at_limit
-  -- include: fair_limits
-  -- include: fair_turns
-  -- include: control
-  -- include: fair_end
   -- include: fair_door
 
   local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}

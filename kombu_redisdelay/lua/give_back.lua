@@ -17,24 +17,6 @@
 -- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or into dead. A message
 -- that is not unacked any more is in another place by now, and is left there.
 
--- include: base
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
--- include: members
--- include: dead
--- include: brief
--- include: duplicates
--- include: schedule
--- include: history
--- include: retry_wait
--- include: unique
--- include: unique_unacked
--- include: fair
--- include: fair_unacked
--- include: fair_key
 -- include: give_back
 
 local

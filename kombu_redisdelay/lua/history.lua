@@ -8,7 +8,6 @@
 --          replaced, failed_tasks, failed_dropped, returned, continuations, other, published, flow, minute,
 --          hour, minutes and hours, as they are in the history (nil: it has none)
 
--- include: base
 -- include: clock
 -- include: length
 

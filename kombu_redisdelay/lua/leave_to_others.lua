@@ -23,26 +23,13 @@
 -- Keeps: the message is in exactly one place, unacked before and scheduled after. It may be sent again: a
 -- message that is not unacked any more is in another place by now, and is left there.
 
--- include: base
 -- include: expect
--- include: clock
--- include: wake
 -- include: expire
--- include: stored
--- include: members
 -- include: unknown
--- include: duplicates
 -- include: schedule
--- include: number
 -- include: history
--- include: unique
 -- include: unique_unacked
--- include: full
--- include: fair
 -- include: fair_key
--- include: fair_unacked
--- include: fair_earlier
--- include: fair_at_limit
 -- include: fair_limits
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.

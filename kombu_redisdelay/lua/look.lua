@@ -14,11 +14,7 @@
 
 -- include: base
 -- include: clock
--- include: stored
 -- include: queue
--- include: expect
--- include: woken
--- include: number
 -- include: limits
 -- include: first_due
 

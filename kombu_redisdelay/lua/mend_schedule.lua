@@ -16,17 +16,12 @@
 --
 -- Keeps: a message is in exactly one place.
 
--- include: base
 -- include: expect
--- include: clock
 -- include: expire
--- include: stored
--- include: members
 -- include: duplicates
 -- include: brief
 -- include: dead
 -- include: history
--- include: wake
 -- include: unique
 
 if ARGV[1] == '0' then

@@ -13,19 +13,11 @@
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 
--- include: base
 -- include: expect
--- include: clock
--- include: wake
 -- include: expire
--- include: stored
--- include: members
--- include: duplicates
 -- include: schedule
 -- include: history
--- include: unique
 -- include: unique_unacked
--- include: fair
 -- include: fair_unacked
 
 expect_schedule(KEYS[2], KEYS[3])

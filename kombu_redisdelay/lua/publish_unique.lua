@@ -82,9 +82,6 @@ end
 
 -- include: expect
 -- include: expire
--- include: stored
--- include: members
--- include: duplicates
 -- include: schedule
 -- include: history
 -- include: unique

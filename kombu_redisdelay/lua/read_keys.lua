@@ -10,10 +10,6 @@
 --          each step how many messages it has, and when its next turn begins (nil: it has none)
 
 -- include: base
--- include: clock
--- include: number
--- include: fair
--- include: fair_at_limit
 -- include: fair_look
 
 local base, steps = base_of(KEYS[1]), { unpack(ARGV, 2, 1 + ARGV[1]) }

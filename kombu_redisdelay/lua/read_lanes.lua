@@ -13,10 +13,6 @@
 --          messages, how many may not be served now, and the keys that are next
 
 -- include: base
--- include: clock
--- include: number
--- include: fair
--- include: fair_at_limit
 -- include: fair_look
 
 local most, most_named, base = tonumber(ARGV[1]), tonumber(ARGV[2]), base_of(KEYS[1])

@@ -10,10 +10,8 @@
 --
 -- Keeps: a total never shrinks, though stock workers take messages without counting them.
 
--- include: base
 -- include: clock
 -- include: history
--- include: stored
 -- include: queue
 -- include: length
 

@@ -20,24 +20,6 @@
 -- Keeps: the message that was taken first is at the head again, and is taken first again. A consumer
 -- whose lease was renewed in the meantime keeps what it holds.
 
--- include: base
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
--- include: members
--- include: dead
--- include: brief
--- include: duplicates
--- include: schedule
--- include: history
--- include: retry_wait
--- include: unique
--- include: unique_unacked
--- include: fair
--- include: fair_unacked
--- include: fair_key
 -- include: give_back
 
 local

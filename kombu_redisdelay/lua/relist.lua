@@ -18,7 +18,6 @@
 
 -- include: base
 -- include: wake
--- include: expire
 -- include: full
 -- include: holders
 -- include: fair

@@ -13,15 +13,7 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
--- include: base
--- include: expect
--- include: clock
--- include: wake
--- include: stored
--- include: members
 -- include: dead
--- include: history
--- include: unique
 -- include: requeue_kept
 
 local base = base_of(KEYS[3])

@@ -13,14 +13,6 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
--- include: base
--- include: expect
--- include: clock
--- include: wake
--- include: stored
--- include: members
--- include: history
--- include: unique
 -- include: failed
 -- include: requeue_kept
 

@@ -10,14 +10,9 @@
 --
 -- Keeps: a message that is taken in the meantime is in another place by now, and is left there.
 
--- include: base
 -- include: clock
--- include: wake
--- include: stored
--- include: members
 -- include: history
 -- include: unique
--- include: fair
 -- include: fair_remove
 
 local base = base_of(KEYS[2])

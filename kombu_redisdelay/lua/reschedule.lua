@@ -19,11 +19,8 @@
 
 -- include: base
 -- include: clock
--- include: wake
 -- include: expire
 -- include: expect
--- include: stored
--- include: members
 -- include: duplicates
 -- include: unique
 

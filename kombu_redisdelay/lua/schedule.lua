@@ -20,13 +20,9 @@
 -- Keeps: the message is in exactly one place, scheduled or ready, unless it is ignored. A message that
 -- it replaces is in none.
 
--- include: base
 -- include: expect
--- include: clock
--- include: wake
 -- include: expire
 -- include: stored
--- include: duplicates
 -- include: schedule
 -- include: bindings
 -- include: history

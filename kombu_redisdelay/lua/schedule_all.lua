@@ -15,10 +15,7 @@
 -- Keeps: each message is in exactly one place, scheduled or ready.
 
 -- include: expect
--- include: clock
--- include: wake
 -- include: stored
--- include: duplicates
 -- include: schedule
 
 local ARGS_PER_MESSAGE = 4

@@ -20,14 +20,8 @@
 
 -- include: base
 -- include: expect
--- include: clock
--- include: wake
--- include: stored
--- include: members
--- include: duplicates
 -- include: schedule
 -- include: unique
--- include: fair
 -- include: fair_remove
 
 local ARGS_PER_MESSAGE = 6

@@ -12,11 +12,7 @@
 --
 -- Keeps: as in set_limits.lua. A key is paused since the first pause.
 
--- include: base
--- include: clock
 -- include: full
--- include: wake
--- include: fair
 -- include: fair_unacked
 -- include: control
 -- include: fair_counting

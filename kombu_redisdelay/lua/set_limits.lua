@@ -11,12 +11,9 @@
 -- Where the concurrency of keys is limited from now on, nothing is taken before what is unacked is counted.
 -- A queue that is not to be fair any more, and has no messages that are sorted in, is not fair at once.
 
--- include: base
--- include: clock
 -- include: full
 -- include: number
 -- include: wake
--- include: control
 -- include: fair_counting
 -- include: fair_end
 

@@ -19,10 +19,7 @@
 --          then 1 or 0 for each of: the queue is paused, its concurrency allows no message now, its rate
 --          allows none, a wake-up token is there, messages may wait for a worker that knows their task
 
--- include: base
 -- include: clock
--- include: woken
--- include: number
 -- include: limits
 -- include: length
 

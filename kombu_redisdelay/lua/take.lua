@@ -23,27 +23,9 @@
 -- its reply was lost, it returns what the first call took. No more is taken than the limits of a queue
 -- allows (see include/limits.lua).
 
--- include: base
--- include: expect
--- include: clock
--- include: wake
--- include: expire
--- include: stored
 -- include: queue
--- include: woken
--- include: number
--- include: limits
--- include: members
--- include: unique
--- include: first_due
 -- include: migrate
--- include: unknown
--- include: duplicates
--- include: schedule
--- include: history
--- include: hand_out
 -- include: hand_out_large
--- include: hand_out_unknown
 -- include: hand_out_ready
 
 local
@@ -240,17 +222,6 @@ end
 -- What is done with fair queues (include/fair.lua). Most consumers have none: so it is made only if there is
 -- one.
 local function for_fair_queues()
-  -- include: full
-  -- include: fair_key
-  -- include: fair
-  -- include: fair_unacked
-  -- include: fair_earlier
-  -- include: fair_at_limit
-  -- include: fair_limits
-  -- include: fair_turns
-  -- include: control
-  -- include: fair_end
-  -- include: fair_door
   -- include: fair_take
   return {
     open = open_fair,

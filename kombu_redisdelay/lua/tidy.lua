@@ -18,7 +18,6 @@
 --
 -- Keeps: no message is touched. A consumer that is alive after all is listed again by its next take.
 
--- include: base
 -- include: clock
 -- include: history
 

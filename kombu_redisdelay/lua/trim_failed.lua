@@ -14,7 +14,6 @@
 -- Returns  how many were counted anew, or removed, whichever is more; how many the caller has to tell of:
 --          they were dropped since somebody has told of some, by whichever worker; and the next ARGV[7]
 
--- include: base
 -- include: clock
 -- include: history
 -- include: failed

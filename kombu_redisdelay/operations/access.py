@@ -13,19 +13,19 @@ from kombu.connection import Connection
 from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.bindings import BINDING, bindings_of
+from kombu_redisdelay.broker.keys import Partitions, equal_shares
+from kombu_redisdelay.broker.message import to_ms
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions, equal_shares
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.deadline import check_deadline
-from kombu_redisdelay.tls import is_unverified
-from kombu_redisdelay.transport.bounds import LENGTH, OVERFLOW, REJECT, bound_of
+from kombu_redisdelay.transport.admission import LENGTH, OVERFLOW, REJECT, bound_of
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.option_names import unknown_options
 from kombu_redisdelay.transport.sentinel import SentinelChannel
+from kombu_redisdelay.transport.settings import unknown_options
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.urls import is_unverified
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -12,9 +12,9 @@ from typing import Any
 
 from kombu_redisdelay.broker.dead import DeadLetter
 from kombu_redisdelay.broker.failed import FailedTask
-from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.schedule import Scheduled
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.content import Content

@@ -15,19 +15,25 @@ from kombu.utils.json import loads
 from redis.exceptions import NoPermissionError, ResponseError
 
 from kombu_redisdelay.broker.bindings import Binding, all_bindings, separators
-from kombu_redisdelay.broker.leftovers import FIRST_PAGE, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.members import with_key
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.portions import next_page
-from kombu_redisdelay.broker.printable import cut
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.server.replies import answers, checked
-from kombu_redisdelay.broker.stranded import Stranded
+from kombu_redisdelay.broker.server.wire import answers, checked
+from kombu_redisdelay.broker.stranded import (
+    FIRST_PAGE,
+    MOVED,
+    REFUSED,
+    Destination,
+    Leftover,
+    Leftovers,
+    Stranded,
+)
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
 from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.stranded import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
-from kombu_redisdelay.words import span
+from kombu_redisdelay.words import cut, span
 
 #: Unusable entries that are named.
 MOST_NAMED = 10

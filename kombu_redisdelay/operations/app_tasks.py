@@ -10,7 +10,7 @@ from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kombu_redisdelay.broker.printable import in_a_line
+from kombu_redisdelay.words import in_a_line
 
 #: Loader of an app -> what :func:`import_tasks` has said.
 _said: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import cache
 
 from kombu_redisdelay.broker.processes import has_ended, process_of
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 
 

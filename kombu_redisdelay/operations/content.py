@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu.utils.json import loads
 
-from kombu_redisdelay.broker import fair_key, unique
+from kombu_redisdelay.broker import fair_keys, unique
 from kombu_redisdelay.broker.members import DELIVERIES, UNIQUE, UNKNOWN
 from kombu_redisdelay.broker.message import (
     DELAY_HEADER,
@@ -18,9 +18,9 @@ from kombu_redisdelay.broker.message import (
     check,
     eta_ms,
     expires_ms,
+    from_ms,
     message_id,
 )
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.patterns import fits
 
 
@@ -79,7 +79,7 @@ class Content:
             message.get(UNKNOWN),
             str(tag) if tag else None,
             _unique_key(message.get(UNIQUE)),
-            fair_key.read(message).key,
+            fair_keys.read_key(message).key,
         )
 
 

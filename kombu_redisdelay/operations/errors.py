@@ -7,8 +7,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.words import printable
 
 #: The broker cannot be reached, or does not answer.
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OperationalError, ConnectionError, TimeoutError)

@@ -9,8 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.server.eviction import evicted_by
+from kombu_redisdelay.broker.server.server import evicted_by
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.operations.fairness import Fairness
@@ -21,6 +20,7 @@ from kombu_redisdelay.operations.queue_bytes import queue_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
+from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from kombu_redisdelay.broker.by_time import Part, Row
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, Kind, kind_of
 from kombu_redisdelay.broker.failure import name as name_of
+from kombu_redisdelay.broker.message import from_ms
+from kombu_redisdelay.broker.paging import Part, Row
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 

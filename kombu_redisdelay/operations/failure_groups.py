@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from kombu_redisdelay.broker.failed import FailedTasks, Kind, kind_of
-from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.selection import Selection

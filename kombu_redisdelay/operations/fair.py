@@ -12,13 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from kombu_redisdelay.broker import fair_keys
-from kombu_redisdelay.broker.fair_key import check_key, fair_key_of
-from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.limits import Limits
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState, check_key, fair_key_of
+from kombu_redisdelay.broker.limits import FairQueues, Limits
+from kombu_redisdelay.broker.message import from_ms
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.public import public

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.server.scripts import READ_LANES, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fair import KeyLimits, key_limits, together
 from kombu_redisdelay.public import public

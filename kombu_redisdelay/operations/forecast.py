@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add, itemgetter
 
+from kombu_redisdelay.broker.message import to_ms
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import to_ms
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.server_memory import MAXMEMORY, ServerMemory, memories
 from kombu_redisdelay.operations.stats import read_some

@@ -27,10 +27,9 @@ from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
-from kombu_redisdelay.broker.relisting import INTERVAL, report
 from kombu_redisdelay.broker.server.scripts import try_each
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unlisted import Found, search
+from kombu_redisdelay.broker.unlisted import INTERVAL, Found, report, search
 from kombu_redisdelay.operations.errors import why
 from kombu_redisdelay.refusals import refusal_of
 

@@ -10,10 +10,10 @@ from functools import reduce
 from operator import add, sub
 from typing import Any
 
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import HISTORY, ScriptCall, run_each
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.public import public
 
 #: Queues that are read in one round trip.

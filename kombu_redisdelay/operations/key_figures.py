@@ -9,8 +9,8 @@ from math import ceil
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 
 #: Keys that are looked at, and those of them whose next message is read: first these with the most messages.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kombu_redisdelay.broker.key_holders import AGAIN, RUNNING, SCHEDULED, Holder, living_holders
-from kombu_redisdelay.broker.key_holders import READY as IS_READY
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import AGAIN, RUNNING, SCHEDULED, Holder, living_holders
+from kombu_redisdelay.broker.unacked import READY as IS_READY
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations import states
 from kombu_redisdelay.operations.message import MessageInfo

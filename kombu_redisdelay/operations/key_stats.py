@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kombu_redisdelay.broker import fair_keys, members
-from kombu_redisdelay.broker.fair_key import key_of
 from kombu_redisdelay.broker.fair_keys import (
     KEYS_PER_PAGE,
     KeyState,
     greatest_keys,
     iter_names,
+    key_of,
     key_states,
 )
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.paging import walk
+from kombu_redisdelay.broker.schedule import upcoming
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
-from kombu_redisdelay.broker.upcoming import upcoming
-from kombu_redisdelay.broker.walk import walk
 from kombu_redisdelay.operations.fair import NO_LIMITS, KeyLimits, key_limits, limits_of_state, together
 from kombu_redisdelay.operations.fairness import fairness_together, lanes_of
 from kombu_redisdelay.public import public

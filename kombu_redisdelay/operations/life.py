@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.message import REQUEUED_HEADER, eta_ms
-from kombu_redisdelay.broker.times import from_ms, to_ms
+from kombu_redisdelay.broker.message import REQUEUED_HEADER, eta_ms, from_ms, to_ms
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, STATES, UNACKED
 from kombu_redisdelay.words import LOST, number_of, span

@@ -9,10 +9,10 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
+from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
-from kombu_redisdelay.broker.partitions import equal_shares
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.public import public
 from kombu_redisdelay.words import AnyLimits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kombu_redisdelay.broker.server.eviction import evicted_by
+from kombu_redisdelay.broker.server.server import evicted_by
 from kombu_redisdelay.operations.estimate import NO_TASK, NOT_A_MESSAGE, UNSEEN
 from kombu_redisdelay.operations.forecast import ServerFill
 from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory, UnreadQueue

@@ -9,9 +9,9 @@ from itertools import count
 from math import nextafter
 from typing import Any
 
+from kombu_redisdelay.broker.message import LATEST_MS, from_ms
 from kombu_redisdelay.broker.schedule import Scheduled, Target
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import LATEST_MS, from_ms
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
 from kombu_redisdelay.operations.typed_times import parse_moment, parse_shift

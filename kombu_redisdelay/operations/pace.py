@@ -9,9 +9,9 @@ from itertools import takewhile
 from threading import Event
 from time import monotonic
 
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, id_in, kind_of
 from kombu_redisdelay.broker.limits import interval_us
+from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.stats import queue_stats
 

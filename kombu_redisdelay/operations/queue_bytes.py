@@ -10,8 +10,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, some_keys, sorted_in_of
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import Packer, answers
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.wire import Command, Packer, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.sample import HASH, LIST, Source
 from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED

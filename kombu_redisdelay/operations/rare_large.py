@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import choices, randrange
 
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import FIND_LARGE, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.sample import Sampled, Source, with_heads
 

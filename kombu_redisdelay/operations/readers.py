@@ -14,14 +14,12 @@ from typing import Any, Protocol
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.failed import Kind
-from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import Schedule, ScheduleCursor, Scheduled, upcoming
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes
+from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes, holder_of
 from kombu_redisdelay.broker.unique import written
-from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import printed_worker
 from kombu_redisdelay.operations.patterns import fits

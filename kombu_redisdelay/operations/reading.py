@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from kombu_redisdelay.broker.message import expires_ms
-from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.message import expires_ms, from_ms
 from kombu_redisdelay.operations import cursors
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.found import Found, without_repetitions

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta
 from kombu_redisdelay.operations.mending import lost_times

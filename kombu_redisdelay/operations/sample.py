@@ -9,8 +9,7 @@ from math import ceil
 from random import randrange, shuffle
 from typing import Any, NamedTuple
 
-from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.wire import Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.allocated import NODE_BYTES
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from kombu_redisdelay.broker.failed import Kind
+from kombu_redisdelay.broker.message import from_ms, to_ms
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms, to_ms
 from kombu_redisdelay.operations.content import has_expired
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.filters import FILTERS, NOT_RETURNED, Filter

@@ -12,11 +12,11 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.keys import KEPT
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.replies import answers
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.consumers import deserted
 from kombu_redisdelay.operations.fairness import (
     Fairness,

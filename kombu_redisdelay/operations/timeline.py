@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.server.replies import answers
-from kombu_redisdelay.broker.server.wire import Command
+from kombu_redisdelay.broker.server.wire import Command, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.public import public
 

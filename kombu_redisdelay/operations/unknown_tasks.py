@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from kombu_redisdelay.broker.printable import printable
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.message import from_ms
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
+from kombu_redisdelay.words import printable
 
 #: Seconds within which a worker that knows a task and has room takes it.
 PATIENCE = 15.0

@@ -12,14 +12,14 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker import dead, failed, kept
-from kombu_redisdelay.broker.by_time import IDS_PER_CALL
-from kombu_redisdelay.broker.key_holders import having_unique_keys, living_holders, waiting_behind
+from kombu_redisdelay.broker import dead, failed, paging
 from kombu_redisdelay.broker.keys import KEPT
+from kombu_redisdelay.broker.paging import IDS_PER_CALL
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import having_unique_keys, living_holders, waiting_behind
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.failed_reader import FailedReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
@@ -217,7 +217,7 @@ def _take_out(state: str, how: str) -> Some:
 def _requeue_failed(
     store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
 ) -> Iterator[Entry]:
-    take_out = partial(failed.FailedTasks(store).take_out, name, kept.REQUEUE, renewed=renewed, stays=stays)
+    take_out = partial(failed.FailedTasks(store).take_out, name, paging.REQUEUE, renewed=renewed, stays=stays)
     return _with_raw(take_out, entries)
 
 
@@ -230,7 +230,7 @@ def _until(span: Span, now_ms: float) -> Iterable[Span]:
 def _remove_failed(
     store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
 ) -> Iterator[Entry]:
-    return _with_raw(partial(failed.FailedTasks(store).take_out, name, kept.REMOVE), entries)
+    return _with_raw(partial(failed.FailedTasks(store).take_out, name, paging.REMOVE), entries)
 
 
 def _foresee_kept(
@@ -353,7 +353,7 @@ REQUEUE = Verb(
             runs_again=lambda entry: bool(entry.known["returned"]),
         ),
         **{
-            state: How(_take_out(state, kept.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
+            state: How(_take_out(state, paging.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
             for state in KEPT
         },
     },
@@ -372,7 +372,7 @@ REMOVE = Verb(
     "Remove failed tasks, or dead letters, for good.",
     {
         FAILED: How(_remove_failed, every=lambda store, name: failed.FailedTasks(store).clear(name)),
-        **{state: How(_take_out(state, kept.REMOVE), every=_clear_kept(state)) for state in KEPT},
+        **{state: How(_take_out(state, paging.REMOVE), every=_clear_kept(state)) for state in KEPT},
     },
     removes=True,
     needs_state=True,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kombu_redisdelay.broker.fair_keys import ON, key_states
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.message import expires_ms
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.message import expires_ms, from_ms
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.fair import limits_of_state, shown_key
 from kombu_redisdelay.operations.message import MessageInfo

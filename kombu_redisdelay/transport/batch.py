@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kombu_redisdelay.public import public
-from kombu_redisdelay.transport.block import Block, block_for, blocks, current
+from kombu_redisdelay.transport.outbox import Block, block_for, blocks, current
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.transports import Transport
 

@@ -18,17 +18,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.lease import Lease
-from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.server.connections import PlainConnection, SecureConnection, ToPrimary
-from kombu_redisdelay.broker.server.eviction import warn_of_eviction
-from kombu_redisdelay.broker.server.server import SlotUnavailable
+from kombu_redisdelay.broker.server.server import SlotUnavailable, warn_of_eviction
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.intake import Intake
-from kombu_redisdelay.transport.option_names import check_options_of_kombu
 from kombu_redisdelay.transport.orphan_keeper import OrphanKeeper
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
@@ -36,8 +34,8 @@ from kombu_redisdelay.transport.receive import check_fanout
 from kombu_redisdelay.transport.refused import Asked, patiently, served
 from kombu_redisdelay.transport.revoker import Revoker
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
-from kombu_redisdelay.transport.takeover import options_of
 from kombu_redisdelay.transport.tasks import has_crashed, worker_name
+from kombu_redisdelay.transport.urls import options_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,6 @@ class Channel(PublishingChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         transport = args[0] if args else kwargs["connection"]
-        check_options_of_kombu(transport.client.transport_options)
         self.options = options_of(transport.client)
         self.intake = Intake(self)
         self._consumer: Consumer | None = None

@@ -11,13 +11,11 @@ from kombu.transport import redis
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.keys import Partitions
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions
-from kombu_redisdelay.broker.server.confirming import Confirming
-from kombu_redisdelay.broker.server.errors import Refuses
-from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.server import Confirming, Server
+from kombu_redisdelay.broker.server.single import Pool, SingleServer
+from kombu_redisdelay.broker.server.wire import Refuses
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.refusals import refusal_of
 

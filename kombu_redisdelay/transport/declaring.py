@@ -11,18 +11,16 @@ from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker.bindings import BINDING, LastingBindings, QueueBinding
 from kombu_redisdelay.broker.fair_keys import ON
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.keys import is_ours
-from kombu_redisdelay.broker.partitions import taken
-from kombu_redisdelay.broker.server.errors import Refuses
-from kombu_redisdelay.broker.server.replies import explained
+from kombu_redisdelay.broker.keys import is_ours, taken
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.server.wire import Refuses, explained
 from kombu_redisdelay.broker.store import name_of
 from kombu_redisdelay.refusals import Then, refusal_of
-from kombu_redisdelay.transport.block import block_for
-from kombu_redisdelay.transport.bounds import LENGTH, bound_of
+from kombu_redisdelay.transport.admission import LENGTH, bound_of
+from kombu_redisdelay.transport.bindings import Routes
 from kombu_redisdelay.transport.connecting import ConnectingChannel
+from kombu_redisdelay.transport.outbox import block_for
 from kombu_redisdelay.transport.refused import may_wait
-from kombu_redisdelay.transport.routes import Routes
 
 logger = logging.getLogger(__name__)
 

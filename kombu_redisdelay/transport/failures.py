@@ -26,11 +26,11 @@ from weakref import ref
 
 from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of, tries_after
 from kombu_redisdelay.broker.message import stored_id, which
-from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import stored_again
 from kombu_redisdelay.transport.returned import EndLost, lost_of
 from kombu_redisdelay.transport.tasks import forget_task, is_terminated, name_of
+from kombu_redisdelay.words import in_a_line
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 from kombu_redisdelay.broker.delivery import Delivery, Request, Taken
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.refusals import refusal_of
-from kombu_redisdelay.transport.consumed import ConsumedQueues
+from kombu_redisdelay.transport.consumed_queues import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
 from kombu_redisdelay.transport.refused import Asked, Call, Refused, served
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import redis
 from kombu.utils.eventio import READ
 
-from kombu_redisdelay.transport.signals import stop_waking_on_signals
 from kombu_redisdelay.transport.slot_fetcher import PAUSE, SlotFetcher
-from kombu_redisdelay.transport.waker import Waker
+from kombu_redisdelay.transport.waker import Waker, stop_waking_on_signals
 
 if TYPE_CHECKING:
     from kombu_redisdelay.transport.channel import Channel

@@ -1,20 +1,29 @@
-"""Makes sure that Celery's pools of workers forget no task whose message is unacked.
+"""The pools of Celery's workers: they forget no task whose message is unacked, and their places are counted.
 
-Otherwise the message keeps its place among those that the worker may hold, and that a limit of the queue
-allows, until the worker ends. A worker with a few of them takes nothing any more.
+A message of a forgotten task would keep its place among those that the worker may hold, and that a limit of
+the queue allows, until the worker ends. A worker with a few of them takes nothing any more.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
+from weakref import ref
 
 from kombu.transport import virtual
 
+from kombu_redisdelay import metrics
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.door import Door, note_given_up
-from kombu_redisdelay.transport.tasks import forget_task, forget_unstarted, is_end_of_greenlet, message_of
+from kombu_redisdelay.transport.tasks import (
+    Door,
+    forget_task,
+    forget_unstarted,
+    is_end_of_greenlet,
+    message_of,
+    note_given_up,
+)
 
 #: Where Celery has its pools, each in a module.
 _POOLS = "celery.concurrency."
@@ -22,6 +31,9 @@ _POOLS = "celery.concurrency."
 #: How often to look whether a process that is about to end has ended, and the seconds in between.
 LOOKS = 50
 LOOK_EVERY = 0.05
+
+#: The pool of the worker that consumes now.
+_current: Callable[[], Any] = lambda: None  # noqa: E731
 
 
 def forget_nothing(consumer: Any, door: Door) -> None:
@@ -186,6 +198,13 @@ def make_room(pool: Any) -> None:
         (pool._pool._semaphore if module == "gevent" else pool._pool.sem).release()
 
 
+def watch_pool(pool: Any) -> None:
+    """Have the metrics of this process tell the places of a worker's *pool*, whenever they are asked."""
+    global _current
+    _current = ref(pool)
+    metrics.watch_pool(_busy, _free)
+
+
 def _send_away(pool: Any) -> None:
     """Keep the task from beginning that has just got a place in a *pool* of greenlets. Its greenlet, the
     latest one, has not run yet."""
@@ -324,3 +343,13 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
 
     extended.extends_celery = True  # type: ignore[attr-defined]
     return extended
+
+
+def _busy() -> int:
+    state = sys.modules.get("celery.worker.state")
+    return 0 if state is None else len(state.active_requests)
+
+
+def _free() -> int:
+    pool = _current()
+    return 0 if pool is None else max(0, int(pool.num_processes or 0) - _busy())

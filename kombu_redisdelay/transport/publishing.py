@@ -26,22 +26,25 @@ from kombu_redisdelay.broker.message import (
 )
 from kombu_redisdelay.broker.publish_calls import Bound, Call
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.server.replies import without_frames
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
+from kombu_redisdelay.broker.server.wire import without_frames
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER, next_replacement, unique_of
 from kombu_redisdelay.rpc_results import expires_ms
-from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.admission import TRANSIENT, Sizes, is_new_work, published_key
+from kombu_redisdelay.transport.bindings import is_fanout_of_an_app
 from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
-from kombu_redisdelay.transport.each_queue import put_into_each
-from kombu_redisdelay.transport.exchanges import is_fanout_of_an_app
-from kombu_redisdelay.transport.fates import Noting, fate_by_hand, tell, wanted_fate
-from kombu_redisdelay.transport.keyed_message import KeyedMessage, PublishedTag, is_repeated
-from kombu_redisdelay.transport.new_work import TRANSIENT, is_new_work
-from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, Refused, Routed
-from kombu_redisdelay.transport.producer_batch import ProducerBatch
-from kombu_redisdelay.transport.published_key import published_key
-from kombu_redisdelay.transport.sizes import Sizes
+from kombu_redisdelay.transport.keyed_message import (
+    KeyedMessage,
+    Noting,
+    PublishedTag,
+    fate_by_hand,
+    is_repeated,
+    tell,
+    wanted_fate,
+)
+from kombu_redisdelay.transport.outbox import Outbox, OutboxCall, ProducerBatch, Refused, Routed, block_for
+from kombu_redisdelay.transport.patience import put_into_each
 
 logger = logging.getLogger(__name__)
 

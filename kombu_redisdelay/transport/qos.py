@@ -16,11 +16,11 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.message import message_id, which
 from kombu_redisdelay.broker.options import ISOLATED_FOR
-from kombu_redisdelay.transport.door import keep_from_beginning
 from kombu_redisdelay.transport.tasks import (
     failure,
     forget_task,
     is_terminated,
+    keep_from_beginning,
     name_of,
     tasks_that_ended_the_worker,
 )

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER, fair_key_of
+from kombu_redisdelay.broker.fair_keys import KEY_HEADER, WEIGHT_HEADER, fair_key_of
 from kombu_redisdelay.broker.members import Members, put_in
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
@@ -26,8 +26,8 @@ from kombu_redisdelay.broker.message import (
     mark_delivery,
     message_id,
 )
-from kombu_redisdelay.broker.printable import cut, in_a_line, printable
 from kombu_redisdelay.refusals import refusal_of
+from kombu_redisdelay.words import cut, in_a_line, printable
 
 #: What is to be moved: a delivery, and what is known of it.
 _Moving = TypeVar("_Moving", bound=tuple[Any, ...])

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from kombu_redisdelay.broker import waits
-from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.refusals import Refusal, Then, refusal_of
+from kombu_redisdelay.words import in_a_line
 
 _Result = TypeVar("_Result")
 

@@ -12,10 +12,9 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.times import from_ms
-from kombu_redisdelay.broker.upcoming import upcoming
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, upcoming
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import message_in_schedule
 from kombu_redisdelay.transport.revoker import Revoker, Stamps, announcer

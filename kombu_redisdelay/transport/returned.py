@@ -26,7 +26,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, RETURNED, text_of
 from kombu_redisdelay.broker.message import which
-from kombu_redisdelay.broker.printable import cut, in_a_line
+from kombu_redisdelay.words import cut, in_a_line
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from kombu.utils.json import loads
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.message import stored_id
-from kombu_redisdelay.broker.printable import printable
+from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.rpc_results import who_waits
 from kombu_redisdelay.transport.receive import message_in_schedule
+from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from kombu.transport import redis
 from redis import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.broker.server.nodes import Address
-from kombu_redisdelay.broker.server.sentinels import (
+from kombu_redisdelay.broker.server.connections import (
     PrimaryConnection,
     SecurePrimaryConnection,
     Sentinels,
 )
+from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.option_names import check_sentinel_options
+from kombu_redisdelay.transport.settings import check_sentinel_options
 from kombu_redisdelay.transport.transports import Transport
 from kombu_redisdelay.transport.urls import read_together
 

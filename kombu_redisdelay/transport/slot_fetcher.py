@@ -12,16 +12,11 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
-from kombu_redisdelay.broker.server.errors import NotThePrimary
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
-from kombu_redisdelay.broker.server.replies import RELOCATIONS
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.consumed import ConsumedQueues
-from kombu_redisdelay.transport.foreign import Foreign
-from kombu_redisdelay.transport.hot_queues import HotQueues
-from kombu_redisdelay.transport.waiting import WaitingTasks
+from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, Foreign, HotQueues, WaitingTasks
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kombu_redisdelay.broker.fair_key import (
+from kombu_redisdelay.broker.fair_keys import (
     DEFAULT_WEIGHT,
     KEY_HEADER,
     WEIGHT_HEADER,

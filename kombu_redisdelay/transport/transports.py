@@ -1,4 +1,10 @@
-"""The transports behind the URL schemes."""
+"""The transports behind the URL schemes.
+
+A :class:`ReconnectBackoff` delays the next connection when the last ones were lost at once. One server of a
+cluster may be away, or a primary lack replicas. Then connecting succeeds, and Celery, which pauses for longer
+and longer if it fails, would connect again and again. But a producer whose connection was closed, as restarts
+and load balancers do it, must not wait: the first loss costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ import sys
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from kombu.transport import redis
@@ -16,27 +22,23 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.server.errors import WrongServer
+from kombu_redisdelay.broker.server.wire import WrongServer
 from kombu_redisdelay.public import public
-from kombu_redisdelay.tls import answers_without, verifying
 from kombu_redisdelay.transport import remote_control, unusable
-from kombu_redisdelay.transport.bounds import Bounds, lengths_of
+from kombu_redisdelay.transport.admission import Bounds, lengths_of
+from kombu_redisdelay.transport.bindings import declared_at
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.declared import declared_at
-from kombu_redisdelay.transport.early_acks import warn_of_early_acks
-from kombu_redisdelay.transport.option_names import warn_of_misspelt_options
 from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
-from kombu_redisdelay.transport.reconnect_backoff import ReconnectBackoff
 from kombu_redisdelay.transport.refused import is_worker, outlast
 from kombu_redisdelay.transport.returned import tell_what_has_not_failed
+from kombu_redisdelay.transport.settings import warn_of_early_acks, warn_of_misspelt_options, warn_when_ready
 from kombu_redisdelay.transport.settling import settle_where_called
-from kombu_redisdelay.transport.signals import wake_on_signals
-from kombu_redisdelay.transport.start_log import warn_when_ready
-from kombu_redisdelay.transport.takeover import tell_once
 from kombu_redisdelay.transport.tasks import is_exit
+from kombu_redisdelay.transport.urls import tell_once
+from kombu_redisdelay.transport.waker import wake_on_signals
 from kombu_redisdelay.transport.worker import outlive_failures
-from kombu_redisdelay.urls import check_host
+from kombu_redisdelay.urls import answers_without, check_host, verifying
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,15 @@ OTHER_MODES = {
 #: By broker.
 _backoffs: dict[Any, ReconnectBackoff] = {}
 _patience: dict[Any, Patience] = {}
+
+#: A connection that is lost within this number of seconds, and has published nothing, was of no use.
+SHORT_LIVED = 2.0
+
+#: Seconds that pass between the second such loss in a row and the next connection. They double with each.
+FIRST_PAUSE = 0.1
+
+#: The most seconds that pass.
+LONGEST_PAUSE = 1.0
 
 
 @public
@@ -269,6 +280,38 @@ class SecureTransport(Transport):
     """``redisdelays://``: the same transport, but always with TLS, even if ``ssl`` is not set."""
 
     always_tls = True
+
+
+class ReconnectBackoff:
+    """Tracks the connections to one broker that were lost."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._last_at = float("-inf")
+
+    def note_loss(self, connected_at: float, *, was_of_use: bool) -> None:
+        """Note that a connection was lost.
+
+        Arguments:
+            connected_at: when it was opened, seconds of the monotonic clock.
+            was_of_use: whether something was published over it. Then the next one will be of use, too.
+        """
+        if was_of_use:
+            self._in_a_row = 0
+            return
+        now = monotonic()
+        # What was open already at the last loss was lost together with that.
+        if now - connected_at >= SHORT_LIVED or connected_at < self._last_at:
+            return
+        is_next = connected_at - self._last_at < LONGEST_PAUSE + SHORT_LIVED
+        self._in_a_row = self._in_a_row + 1 if is_next else 1
+        self._last_at = now
+
+    def pause(self) -> None:
+        """Sleep until the next connection may be opened."""
+        if self._in_a_row > 1:
+            seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_a_row - 2, 10))
+            sleep(max(0.0, self._last_at + seconds - monotonic()))
 
 
 def _mode_of(client: Any) -> str:

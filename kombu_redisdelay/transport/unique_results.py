@@ -17,7 +17,7 @@ from kombu_redisdelay.public import public
 from kombu_redisdelay.rpc_results import is_rpc, publish, who_waits
 
 if TYPE_CHECKING:
-    from kombu_redisdelay.transport.fates import Fate
+    from kombu_redisdelay.transport.keyed_message import Fate
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from functools import wraps
 from time import monotonic
 from typing import Any
 
-from kombu_redisdelay.broker.printable import cut, in_a_line, printable
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.receive import unknown_for
+from kombu_redisdelay.words import cut, in_a_line, printable
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,28 @@
-"""Tells kombu that several broker URLs are one broker: its sentinels, or servers of a cluster."""
+"""What the URL of a broker asks for: one broker of several URLs, and this transport where it says ``redis://``."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from kombu.utils.scheduling import cycle_by_name
 from kombu.utils.url import as_url
 
+from kombu_redisdelay import registration
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.nodes import Address
+from kombu_redisdelay.public import public
 from kombu_redisdelay.urls import LOCAL, read
+
+logger = logging.getLogger(__name__)
 
 #: What is said once: its name in a URL -> its name in a ``Connection`` of kombu.
 _OF_CONNECTION = {"username": "userid", "password": "password", "path": "virtual_host"}
+
+#: The schemes that the log has named.
+_told: set[str] = set()
 
 
 def read_together(client: Any, default_port: int) -> tuple[Address, ...]:
@@ -35,6 +47,93 @@ def read_together(client: Any, default_port: int) -> tuple[Address, ...]:
     client.alt, client.cycle = [as_url(scheme, *address) for address in found], None
     client.completes_cycle = _after_each
     return found
+
+
+@public
+def use_for_redis_urls() -> None:
+    """Use this transport for the brokers of this process whose URLs begin with ``redis://``, ``rediss://`` or
+    ``sentinel://``. Result backends are not touched. The environment variable ``KOMBU_REDISDELAY=redis`` does
+    the same.
+
+    Call it before the first connection, in every process: next to the app is a good place. Connections that
+    are open stay what they are. Calling it again changes nothing.
+    """
+    registration.take_over()
+
+
+def is_taken_over(client: Any) -> bool:
+    """Whether *client*, a ``Connection`` of kombu, has such a URL."""
+    return client.transport_cls in registration.TAKEN_OVER
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_time(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
+
+
+def _are_steps(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(
+        isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in value
+    )
+
+
+def _is_order(value: object) -> bool:
+    try:
+        return callable(cycle_by_name(value))
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return False
+
+
+#: Options of kombu that it does not check: what each must be, and whether a value is that. A wrong one shows
+#: where it is used, in words that do not name it, or not at all.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "sep": ("a text with one character at least", lambda value: _is_text(value) and value != ""),
+    "global_keyprefix": ("a text", _is_text),
+    "priority_steps": ("a list of whole numbers from 0", _are_steps),
+    "queue_order_strategy": ("round_robin, priority, sorted, or the path of a class", _is_order),
+    "socket_timeout": ("a number of seconds from 0, or None", _is_time),
+    "socket_connect_timeout": ("a number of seconds from 0, or None", _is_time),
+}
+
+
+def _check_options_of_kombu(transport_options: Mapping[str, Any]) -> None:
+    """Check some options of kombu.
+
+    Raises:
+        ValueError: one of them has the wrong type or is out of range. The error names it and its value.
+    """
+    for name, (expected, is_right) in _CHECKS.items():
+        if name in transport_options and not is_right(transport_options[name]):
+            raise ValueError(f"transport option {name!r} must be {expected}, not {transport_options[name]!r}")
+
+
+def options_of(client: Any) -> Options:
+    """Our transport options of *client*. If its URL says ``redis://``, a ``visibility_timeout`` that is
+    longer than our default does not count: it was chosen for kombu's transport, where it must be longer than
+    any task and any countdown. Here it would only delay the recovery from a crash.
+
+    Raises:
+        ValueError: an option, ours or kombu's, has the wrong type or is out of range.
+    """
+    _check_options_of_kombu(client.transport_options)
+    options = Options.of(client.transport_options)
+    if not is_taken_over(client):
+        return options
+    return replace(options, visibility_timeout=min(options.visibility_timeout, Options().visibility_timeout))
+
+
+def tell_once(client: Any) -> None:
+    """Log that *client* is taken over, once in each process."""
+    if is_taken_over(client) and client.transport_cls not in _told:
+        _told.add(client.transport_cls)
+        logger.info(
+            "Brokers with a %s:// URL use kombu-redisdelay in this process (KOMBU_REDISDELAY, or "
+            "use_for_redis_urls).",
+            client.transport_cls,
+        )
 
 
 def _after_each(retries: int) -> bool:

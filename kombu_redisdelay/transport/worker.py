@@ -1,7 +1,20 @@
-"""Keeps a Celery worker going, whatever a message makes it raise.
+"""A Celery worker of ours: it goes on whatever a message makes it raise, and stops in good order.
 
-It changes nothing without a worker: a program that consumes with kombu may leave its loop by an exception of
-its callback.
+Nothing changes without a worker: a program that consumes with kombu may leave its loop by an exception of its
+callback.
+
+When it is told to stop, Celery keeps what it has received and not begun until the running tasks have ended.
+Here, that goes back at once, in this order:
+
+1. A signal asks the worker to stop: the door to the pool is shut (:mod:`~kombu_redisdelay.transport.tasks`).
+   Nothing is sent to Redis in the handler of the signal.
+2. Celery leaves its loop, and closes its consumer. The prefork pool forgets what no process was given.
+3. What cannot begin any more goes back. What has begun stays held, and is acked as always.
+4. Celery waits for the running tasks, and closes the channel. If Redis has refused before, the rest goes back
+   then.
+
+Nothing of this happens when a connection is lost, or when a queue is cancelled and the worker goes on. Soft
+shutdown (``worker_soft_shutdown_timeout``) waits in the handler, before all of this.
 """
 
 from __future__ import annotations
@@ -12,29 +25,27 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from kombu.common import ignore_errors
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.printable import in_a_line
-from kombu_redisdelay.broker.server.errors import Refuses
+from kombu_redisdelay.broker.server.connections import begin_end
+from kombu_redisdelay.broker.server.wire import Refuses
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.failures import consumes_over, end_returned, keep_failures, keep_unended
 from kombu_redisdelay.transport.outcomes import learn_outcomes, note_unended, want_outcomes
 from kombu_redisdelay.transport.patience import impatient
-from kombu_redisdelay.transport.pool_load import watch_pool
-from kombu_redisdelay.transport.pools import cancelling, forget_nothing
+from kombu_redisdelay.transport.pools import cancelling, forget_nothing, make_room, watch_pool
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
-from kombu_redisdelay.transport.stopping import Stop
-from kombu_redisdelay.transport.takeover import options_of
-from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
+from kombu_redisdelay.transport.tasks import Door, has_crashed, is_exit, note_end_of_the_loop
+from kombu_redisdelay.transport.urls import options_of
+from kombu_redisdelay.words import in_a_line
 
 logger = logging.getLogger(__name__)
-
 
 #: What a server has refused this worker while it connected, or in its loop.
 _unknown = UnknownError()
@@ -65,6 +76,56 @@ def outlive_failures() -> None:
         # Outside of that, because it decides what comes back.
         Request.on_failure = _requeuing(Request.on_failure)
         Request.cancel = cancelling(Request.cancel)
+
+
+class Stop:
+    """What happens when a worker is told to stop. It lasts as long as Celery's *consumer*.
+
+    Arguments:
+        door: of the same worker.
+    """
+
+    def __init__(self, consumer: Any, door: Door) -> None:
+        from celery import signals
+
+        self._consumer = consumer
+        self._door = door
+        # Celery calls it when the worker stops, and only then.
+        self._on_close = consumer.blueprint.on_close
+        consumer.blueprint.on_close = self._close
+        # This reference is weak.
+        signals.worker_shutting_down.connect(self._on_signal, sender=consumer.hostname)
+
+    def _on_signal(self, **kwargs: Any) -> None:
+        self._begin_nothing_more()
+
+    def _begin_nothing_more(self) -> None:
+        """Shut the door, and end what the loop waits for. A signal handler calls this."""
+        if self._door.is_shut:
+            return
+        self._door.shut()
+        begin_end()
+        make_room(self._consumer.pool)
+        if self._consumer.connection is not None:
+            self._consumer.connection.transport.cycle.deliver_nothing_more()
+
+    def _close(self) -> None:
+        """In place of what Celery calls when it closes the consumer. There, the prefork pool forgets what no
+        process was given."""
+        self._begin_nothing_more()
+        self._on_close()
+        # After an error, all messages are judged together, when the channel is closed.
+        if not has_crashed():
+            self._give_back()
+
+    def _give_back(self) -> None:
+        tasks = self._consumer.task_consumer
+        channel = getattr(tasks, "channel", None)
+        if isinstance(channel, Channel) and not channel.closed and channel.do_restore:
+            # Celery does this again, later.
+            ignore_errors(self._consumer, tasks.cancel)
+            channel.stop_taking()
+            channel.qos.give_back_unbegun()
 
 
 def _mark(connection: Any) -> bool:

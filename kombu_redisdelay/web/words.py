@@ -9,10 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.operations.fair import said_of_key, shown_key
 from kombu_redisdelay.web.fields import quoted
-from kombu_redisdelay.words import blocked, returned, span, when
+from kombu_redisdelay.words import blocked, printable, returned, span, when
 
 #: Separates groups of digits. A comma or a point begins a fraction in some languages.
 _NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from tests.broker.database import FAKE, REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.rig import Rig

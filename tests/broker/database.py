@@ -16,9 +16,8 @@ from redis import ConnectionPool
 
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.nodes import Address, Nodes
-from kombu_redisdelay.broker.server.pool import Pool
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.single import Pool, SingleServer
 from tests.environments import CLUSTER
 from tests.permissions import allow, documented_rules
 from tools.harness.cluster import Cluster

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_key import key_of
+from kombu_redisdelay.broker.fair_keys import key_of
 from tests.broker.rig import Rig, taken
 from tests.broker.test_fair_invariant import fair_payload, id_of
 

@@ -7,23 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.failed import FailedTasks
-from kombu_redisdelay.broker.fair_key import FairKey
-from kombu_redisdelay.broker.fair_keys import KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.fair_keys import FairKey, KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask
-from kombu_redisdelay.broker.kept import REQUEUE
-from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REQUEUE, Part
 from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.broker.server.scripts import RENEW, run_each
 from kombu_redisdelay.broker.unique import DONE, LATEST, WAITING, UniqueKey
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.rig import LEASE_MS, STEPS, Rig, a_failure, dead_letter, payload, take_out, taken, takes_of
 from tests.broker.test_mover import look, mover_of
 from tests.clock import Clock

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
@@ -17,20 +16,20 @@ from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.lost_consumers import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import Ready
+from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
-from kombu_redisdelay.broker.server.replies import checked
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
 from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.server.wire import checked, pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.broker.unique import (

@@ -8,8 +8,8 @@ import pytest
 
 from kombu_redisdelay.broker import dead as module
 from kombu_redisdelay.broker.dead import DeadLists
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
 
 

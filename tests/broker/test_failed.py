@@ -10,7 +10,6 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import failed as module
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
@@ -23,9 +22,9 @@ from kombu_redisdelay.broker.failure import (
     text_of,
     tries_after,
 )
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.unique import DONE, UniqueKey
 from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, with_count

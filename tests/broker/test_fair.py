@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.fair_keys import (
     some_keys,
     sorted_in,
 )
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.scripts import TAKE

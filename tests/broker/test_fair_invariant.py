@@ -17,11 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
-from kombu_redisdelay.broker.fair_key import FairKey, key_of
-from kombu_redisdelay.broker.fair_keys import ON, PLAIN, KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
+from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, KeyLimits, key_of
+from kombu_redisdelay.broker.limits import FairQueues, check_fair
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase

@@ -13,7 +13,7 @@ from kombu_redisdelay.broker.fair_keys import (
     key_states,
     sorted_in,
 )
-from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.broker.limits import FairQueues, check_fair
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FakeDatabase

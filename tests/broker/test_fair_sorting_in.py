@@ -6,15 +6,16 @@ import json
 
 import pytest
 
-from kombu_redisdelay.broker.fair_key import FairKey, fair_key_of, key_of
 from kombu_redisdelay.broker.fair_keys import (
     OFF,
     ON,
     PLAIN,
+    FairKey,
     KeyLimits,
+    fair_key_of,
+    key_of,
 )
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.unique import DONE, DROPPED, Conflict, UniqueKey
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
 from tests.broker.rig import Rig, taken

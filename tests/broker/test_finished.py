@@ -8,10 +8,9 @@ import os
 import pytest
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker import finishing
+from kombu_redisdelay.broker import finished
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.finished import LONGEST_ID, FinishedTask, FinishedTasks
-from kombu_redisdelay.broker.finishing import LINES_PER_CALL, TOGETHER
+from kombu_redisdelay.broker.finished import LINES_PER_CALL, LONGEST_ID, TOGETHER, FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.options import Options
 from tests.broker.rig import Rig, line_of
 from tools.harness.process import wait_until
@@ -22,7 +21,7 @@ QUEUE = "q"
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent, a test sends."""
-    monkeypatch.setattr(finishing, "SEND_AFTER", 3600)
+    monkeypatch.setattr(finished, "SEND_AFTER", 3600)
 
 
 def keeping(rig: Rig, name: str = "me", **limits: float) -> Consumer:
@@ -108,7 +107,7 @@ def test_they_are_sent_together_and_soon(rig: Rig, monkeypatch: pytest.MonkeyPat
     names = [f"{number:03}" for number in range(TOGETHER)]
     end(rig, me, *names)
     wait_until(lambda: ids(rig) == names, 10, "that many are sent at once")
-    monkeypatch.setattr(finishing, "SEND_AFTER", 0.05)
+    monkeypatch.setattr(finished, "SEND_AFTER", 0.05)
     end(rig, me, "few")
     # The thread may still wait as it did before.
     end(rig, me, *names)
@@ -142,7 +141,7 @@ def test_what_cannot_be_kept_is_counted_and_told_once(
 
 
 def test_no_more_wait_than_memory_can_hold(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finishing, "MOST_WAITING", 3)
+    monkeypatch.setattr(finished, "MOST_WAITING", 3)
     me = keeping(rig)
     end(rig, me, *"abcde")
     send(me)

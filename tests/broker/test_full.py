@@ -11,15 +11,13 @@ from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.fair_keys import KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
-from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore, check_fair
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.withdrawal import Withdrawal
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
+from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.fair_kit import ids, numbered, publish, take_all

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import consumer as consumer_module
-from kombu_redisdelay.broker.server.replies import Caller
 from kombu_redisdelay.broker.server.scripts import Script
-from kombu_redisdelay.broker.server.wire import Argument
+from kombu_redisdelay.broker.server.wire import Argument, Caller
 from tests.broker.rig import Rig, dead_letter, park, payload, taken, texts, with_count
 
 HOUR = 3_600_000

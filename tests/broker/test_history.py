@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
-from kombu_redisdelay.broker.kept import REQUEUE
+from kombu_redisdelay.broker.keys import Partitions
 from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
 from kombu_redisdelay.broker.message import REPLACE
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory, queue_history, unreadable_fields

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
-from kombu_redisdelay.broker.keys import known_queues, queue_keys
+from kombu_redisdelay.broker.keys import expected_type, known_queues, queue_keys
 
 SEPARATOR = "\x06\x16"
 
@@ -43,3 +45,15 @@ def test_a_name_from_an_enum_is_its_value() -> None:
     keys = queue_keys("", Name.FAST, SEPARATOR)
     assert keys.schedule == "redisdelay:{from-an-enum}:schedule"
     assert keys.ready_at(3) == f"from-an-enum{SEPARATOR}3"
+
+
+def test_the_page_has_each_of_them_and_its_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "keys.rst").read_text()
+    of_queue = page.partition("``redisdelay:known-queues``")[0]
+    rows = re.findall(r"^   \* - ``redisdelay:\{Q\}:(.+)``\n     - (\w+)$", of_queue, re.MULTILINE)
+    said = {re.sub("<.*", "", name): kind for name, kind in rows}
+    # The list of a key: its name begins with a step, or with nothing.
+    assert said.pop("") == expected_type("redisdelay:{Q}:3:key") == "list"
+    names = [key.removeprefix("redisdelay:{Q}:") for key in queue_keys("", "Q", "").own]
+    assert set(said) == {*names, "turns:", "unacked:", "claim:", "finished:sent:"}
+    assert said == {name: expected_type(f"redisdelay:{{Q}}:{name}") for name in said}

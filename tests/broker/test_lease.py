@@ -15,8 +15,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.single import Pool, SingleServer
 from kombu_redisdelay.broker.store import Store
 from tests.broker.database import REAL_SERVERS
 from tests.broker.database import database as open_database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker.lost_consumers import LeaseWatch
+from kombu_redisdelay.broker.recovery import LeaseWatch
 from tests.clock import Clock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay.broker import portions
-from kombu_redisdelay.broker.leftovers import ABSENT, MOVED, REFUSED, Destination, Leftover, Leftovers
 from kombu_redisdelay.broker.ready import ReadyLists
+from kombu_redisdelay.broker.stranded import ABSENT, MOVED, REFUSED, Destination, Leftover, Leftovers
 from tests.broker.rig import Rig, payload
 
 pytestmark = pytest.mark.one_server

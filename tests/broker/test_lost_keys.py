@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kombu_redisdelay.broker.relisting import INTERVAL
+from kombu_redisdelay.broker.unlisted import INTERVAL
 from tests.broker.lost_keys import HOUR_MS, ORDERS, QUEUES, UNIQUE, Fleet, documented
 from tests.broker.rig import Rig
 from tests.environments import ENVIRONMENT, THOROUGH

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kombu_redisdelay.broker.delivery import Request
-from kombu_redisdelay.broker.message import Due
+from kombu_redisdelay.broker.message import Due, from_ms
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FAKE, FakeDatabase
 from tests.broker.database import database as open_database

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from ast import literal_eval
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
-from kombu_redisdelay.broker.options import KeepFailed, Options
+from kombu_redisdelay.broker.options import FAILED_KEPT, KeepFailed, Options
 
 
 def test_defaults() -> None:
@@ -83,3 +87,11 @@ def test_the_wrong_member_is_named() -> None:
 def test_a_lease_is_never_of_no_length() -> None:
     assert Options.of({"visibility_timeout": 0.0001}).lease_policy.lease_ms == 1
     assert Options.of({"visibility_timeout": 0.25}).lease_policy.lease_ms == 250
+
+
+def test_the_page_has_each_of_them_and_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "options.rst").read_text()
+    ours, *_ = page.partition("Options of kombu's transport")
+    rows = re.findall(r"^   \* - ``(\w+)``\n     - (?:``)?(.+?)(?:``)?$", ours, re.MULTILINE)
+    expected = {each.name: getattr(Options(), each.name) for each in fields(Options)}
+    assert {name: literal_eval(default) for name, default in rows} == expected | {"keep_failed": FAILED_KEPT}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.keys import Partitions
 
 PARTITIONS = Partitions({"emails": 8, "one": 1})
 

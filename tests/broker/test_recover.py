@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.broker import lost_consumers
-from kombu_redisdelay.broker.lost_consumers import CONSUMERS_PER_LOOK
-from kombu_redisdelay.broker.membership import MOST_LEFT
+from kombu_redisdelay.broker import recovery
+from kombu_redisdelay.broker.lease import MOST_LEFT
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish
-from kombu_redisdelay.broker.recovery import Recovery
+from kombu_redisdelay.broker.recovery import CONSUMERS_PER_LOOK, Recovery
 from tests.broker.rig import WATCH_SECONDS, Rig, payload, taken, texts, with_count
 
 MIB = 1024 * 1024
@@ -310,7 +309,7 @@ class TestFleet:
             looked_at[-1].add(name)
             return name
 
-        monkeypatch.setattr(lost_consumers, "process_of", process_of)
+        monkeypatch.setattr(recovery, "process_of", process_of)
         recoverer = rig.recoverer()
         while set().union(*looked_at) != names:
             assert len(looked_at) < 100
@@ -334,6 +333,6 @@ class TestFleet:
             for number in range(10):
                 rig.client.zadd(rig.store.keys(queue).consumers, {f"{dead}:{number}": rig.database.now_ms()})
         looked_at = []
-        monkeypatch.setattr(lost_consumers, "has_ended", lambda name: looked_at.append(name))
+        monkeypatch.setattr(recovery, "has_ended", lambda name: looked_at.append(name))
         finish(rig.recoverer().recover(queues))
         assert looked_at == [dead]

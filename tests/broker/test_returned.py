@@ -10,13 +10,12 @@ from collections.abc import Mapping
 import pytest
 
 from kombu_redisdelay.broker import failed as module
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.failed import BEGINNING, FailedTasks, Kind, kind_of, trim_failed
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
-from kombu_redisdelay.broker.kept import REMOVE, REQUEUE
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.options import KeepFailed, Options
+from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats

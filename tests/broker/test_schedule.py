@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker import by_time
+from kombu_redisdelay.broker import paging
 from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.rig import Rig, payload, taken
@@ -23,8 +23,8 @@ def schedule(rig: Rig) -> Schedule:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few messages are many pages."""
-    monkeypatch.setattr(by_time, "FIRST_PAGE", 2)
-    monkeypatch.setattr(by_time, "MESSAGES_PER_CALL", 3)
+    monkeypatch.setattr(paging, "FIRST_PAGE", 2)
+    monkeypatch.setattr(paging, "MESSAGES_PER_CALL", 3)
     monkeypatch.setattr(module, "MESSAGES_PER_CALL", 3)
     monkeypatch.setattr(module, "MOVES_PER_CALL", 3)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kombu_redisdelay.broker.times import from_ms, to_ms
+from kombu_redisdelay.broker.message import from_ms, to_ms
 
 EPOCH = datetime(1970, 1, 1)
 MICROSECOND = timedelta(microseconds=1)

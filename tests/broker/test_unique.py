@@ -14,14 +14,13 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.failed import FailedTasks
-from kombu_redisdelay.broker.kept import REQUEUE
-from kombu_redisdelay.broker.key_holders import holder_of
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
-from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
     ACK_UNIQUE,
     CANCEL,
@@ -32,6 +31,7 @@ from kombu_redisdelay.broker.server.scripts import (
     WITHDRAW,
     Script,
 )
+from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import (
     BYTES_OF_KEY,
     DONE,
@@ -47,7 +47,6 @@ from kombu_redisdelay.broker.unique import (
     unique_of,
     written,
 )
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.rig import Rig, a_failure, again_at, park, payload, take_out, taken
 
 HOUR = 3_600_000

@@ -9,12 +9,11 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
-from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.paging import REQUEUE
+from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from kombu_redisdelay.broker.unknown_tasks import LONGEST_NAME, TASKS_PER_CALL, find_waiting, is_known, listed
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, takes_of, texts, with_count
 
 HOUR = 3_600_000

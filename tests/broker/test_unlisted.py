@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
-from kombu_redisdelay.broker import relisting, unlisted
+from kombu_redisdelay.broker import unlisted
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits, sorted_in
-from kombu_redisdelay.broker.fair_queues import FairQueues, check_fair
+from kombu_redisdelay.broker.limits import FairQueues, check_fair
 from kombu_redisdelay.broker.maintenance import Maintenance, check_unique
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.relisting import INTERVAL, KEYS_PER_INTERVAL, Relisting
 from kombu_redisdelay.broker.unique import DONE, DROPPED, Conflict, UniqueKey
-from kombu_redisdelay.broker.unlisted import Found, Unlisted, search
+from kombu_redisdelay.broker.unlisted import INTERVAL, KEYS_PER_INTERVAL, Found, Relisting, Unlisted, search
 from tests.broker.fair_kit import ids, numbered, publish, take_all
 from tests.broker.rig import Rig, payload, taken
 from tests.broker.test_mover import look, mover_of
@@ -164,8 +163,8 @@ class TestWhen:
             yield
             found.keys += self.keys
 
-        monkeypatch.setattr(relisting, "search", noted)
-        monkeypatch.setattr(relisting, "SPREAD", 0.0)
+        monkeypatch.setattr(unlisted, "search", noted)
+        monkeypatch.setattr(unlisted, "SPREAD", 0.0)
         self.keys = 0
         return made
 
@@ -212,8 +211,8 @@ class TestWhen:
         assert self.go_on(me, ["a", "b"], 2) == []
 
     def test_other_chores_have_their_turn(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(relisting, "SPREAD", 0.0)
-        monkeypatch.setattr(relisting, "ROUND_TRIPS", 2)
+        monkeypatch.setattr(unlisted, "SPREAD", 0.0)
+        monkeypatch.setattr(unlisted, "ROUND_TRIPS", 2)
         monkeypatch.setattr(unlisted, "KEYS_PER_CALL", 1)
         fill(rig, *(f"q{number}" for number in range(10)))
         me, rounds = Relisting(rig.store, "me", 0.0), 0
@@ -235,8 +234,8 @@ class TestWhen:
             found.is_refused = True
             yield
 
-        monkeypatch.setattr(relisting, "search", refused)
-        monkeypatch.setattr(relisting, "SPREAD", 0.0)
+        monkeypatch.setattr(unlisted, "search", refused)
+        monkeypatch.setattr(unlisted, "SPREAD", 0.0)
         me = Relisting(rig.store, "me", 0.0)
         for now in range(0, 5 * HOUR, HOUR // 2):
             rig.client.delete(rig.store.keys("a").claim("unlisted"))
@@ -249,8 +248,8 @@ class TestWhen:
             yield
             raise ConnectionError("gone")
 
-        monkeypatch.setattr(relisting, "search", failing)
-        monkeypatch.setattr(relisting, "SPREAD", 0.0)
+        monkeypatch.setattr(unlisted, "search", failing)
+        monkeypatch.setattr(unlisted, "SPREAD", 0.0)
         me = Relisting(rig.store, "me", 0.0)
         with pytest.raises(ConnectionError):
             self.go_on(me, ["a"], 0)

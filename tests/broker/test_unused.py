@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kombu_redisdelay.broker import maintenance
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.maintenance import CONSUMERS_PER_SCRIPT, UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR

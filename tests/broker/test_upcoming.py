@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.broker import upcoming as module
-from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.upcoming import ScheduleCursor, upcoming
+from kombu_redisdelay.broker import schedule as module
+from kombu_redisdelay.broker.schedule import Schedule, ScheduleCursor, upcoming
 from tests.broker.rig import Rig, payload
 
 HOUR = 3_600_000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from kombu_redisdelay.broker.paging import MOST_RESTARTS, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.walk import MOST_RESTARTS, walk
 from kombu_redisdelay.operations.found import Found, without_repetitions
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig

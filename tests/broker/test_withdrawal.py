@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kombu_redisdelay.broker import withdrawal as module
+from kombu_redisdelay.broker import schedule as module
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.broker.withdrawal import Withdrawal
+from kombu_redisdelay.broker.schedule import Withdrawal
 from tests.broker.rig import Rig, payload
 
 HOUR = 3_600_000

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.keys import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.fair_watch import FairSample
 from tests.chaos.ledger import ACK, TAKE, Entry

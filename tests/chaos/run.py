@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.keys import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.environment import Environment
 from tests.chaos.failing import SHARE, FailedVerdict, kept

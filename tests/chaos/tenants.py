@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER
+from kombu_redisdelay.broker.fair_keys import KEY_HEADER, WEIGHT_HEADER
 
 #: How many messages of each key may be unacked, unless a key has a limit of its own.
 CONCURRENCY = 8

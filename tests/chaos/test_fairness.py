@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from kombu_redisdelay.broker.partitions import Partitions
+from kombu_redisdelay.broker.keys import Partitions
 from tests.chaos.damage import Damage
 from tests.chaos.fair_watch import FairSample, look
 from tests.chaos.fairness import (

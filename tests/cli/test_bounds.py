@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu.entity import Queue
 
-from kombu_redisdelay.transport import bounds
+from kombu_redisdelay.transport import admission
 from tests.cli.site import QUEUE, Site
 from tests.cli.test_exporter import exported
 from tools.harness.redis_server import RedisServer
@@ -17,7 +17,7 @@ REJECT = {"x-overflow": "reject-publish"}
 
 @pytest.fixture
 def server(good_server: RedisServer) -> RedisServer:
-    bounds.forget_lengths()
+    admission.forget_lengths()
     return good_server
 
 

@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from kombu_redisdelay import cli
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.cli.top import View
 from kombu_redisdelay.operations.exporter import QueueCollector
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.timeline import timeline
+from kombu_redisdelay.words import printable
 from tests.cli.site import Site
 from tests.cli.test_processes import Daemon
 from tests.cli.test_top import SIZE, lines

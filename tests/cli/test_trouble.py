@@ -16,7 +16,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker import waits
-from kombu_redisdelay.broker.server.replies import FULL
+from kombu_redisdelay.broker.server.wire import FULL
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.errors import may_pass, why

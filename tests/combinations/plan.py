@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kombu_redisdelay.broker.fair_key import KEY_HEADER, WEIGHT_HEADER
+from kombu_redisdelay.broker.fair_keys import KEY_HEADER, WEIGHT_HEADER
 from tests.combinations.dimensions import Row
 
 #: Healthy tasks a second, and how long one runs, seconds.

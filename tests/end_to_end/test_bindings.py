@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu.entity import Exchange, Queue
 
-from kombu_redisdelay.transport import declared
+from kombu_redisdelay.transport import bindings
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION
 from tools.harness.process import wait_until
@@ -38,7 +38,7 @@ def test_two_queues_of_which_one_has_a_worker(site: Installation) -> None:
     assert site.ready("news") == 1
 
     # Another process unbinds it. Then the connections of the worker are lost, and it declares all anew.
-    declared._declared.clear()
+    bindings._declared.clear()
     with producer.connection_for_write() as connection:
         FILMS(connection.default_channel).unbind_from(TOPICS, "video.#")
     site.redis.client_kill_filter(_type="normal", skipme=True)

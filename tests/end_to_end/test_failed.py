@@ -12,9 +12,9 @@ import pytest
 from celery import Signature, group
 
 from kombu_redisdelay import Messages, Selection, batch
-from kombu_redisdelay.broker.by_time import Part
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_TEXT, RESULT
+from kombu_redisdelay.broker.paging import Part
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.wire import NotThePrimary
 from tests.end_to_end.installation import Installation
 from tests.faults.workers import LOST_CONNECTION, start_a_worker_for_each
 from tests.transport.kit import Inbox, Site, drain, publish

@@ -14,8 +14,8 @@ from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker import failed as broker
-from kombu_redisdelay.broker.by_time import FIRST_PAGE
 from kombu_redisdelay.broker.failure import name
+from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import pace, reading, verbs
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.times import to_ms
+from kombu_redisdelay.broker.message import to_ms
 from kombu_redisdelay.operations.life import Event, life
 from tests.operations.kit import hold, in_each_state, put, send
 from tests.transport.kit import Site

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.operations.reverse_adoption import GivenBack
 from tests.operations.stock import (
     Place,

@@ -10,7 +10,7 @@ from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay import Queues
-from kombu_redisdelay.transport.option_names import unknown_options
+from kombu_redisdelay.transport.settings import unknown_options
 from tests.transport.kit import Inbox, drain, publish
 from tools.harness.redis_server import HOST
 from tools.harness.sentinel import MASTER, PASSWORD, Sentinel, SentinelSite, go_on, pause

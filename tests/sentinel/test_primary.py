@@ -12,12 +12,12 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.broker.server.line import REST
-from kombu_redisdelay.broker.server.sentinels import (
+from kombu_redisdelay.broker.server.connections import (
     ASK_INTERVAL,
     NO_ANSWER_INTERVAL,
     Sentinels,
 )
+from kombu_redisdelay.broker.server.line import REST
 from kombu_redisdelay.transport.patience import impatient
 from tests.environments import PROXIES
 from tests.faults.workers import wait_closed

@@ -15,9 +15,9 @@ from kombu.messaging import Producer
 from kombu.transport import redis
 
 from kombu_redisdelay import batch
-from kombu_redisdelay.broker.fair_queues import FairQueues
 from kombu_redisdelay.broker.keys import shared_exchanges, unbound
-from kombu_redisdelay.transport import declared, declaring, intake, routes
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.transport import bindings, declaring, intake
 from tests.transport.kit import Inbox, Site, drain, publish
 
 TOPICS = Exchange("topics", "topic")
@@ -28,7 +28,7 @@ COUNTED = ("evalsha", "eval", "lpush", "zadd", "scard", "sismember", "smembers",
 
 
 class Process:
-    """Stands for a process of its own: what another one has declared, it has not. Its channels have a
+    """Stands for a process of its own: what another one has bindings, it has not. Its channels have a
     connection each, as after one was lost."""
 
     def __init__(self, site: Site) -> None:
@@ -37,7 +37,7 @@ class Process:
 
     def channel(self, *queues: Queue, **options: Any) -> Any:
         """A new channel, which declares *queues*."""
-        with patch.object(declared, "_declared", self._declared):
+        with patch.object(bindings, "_declared", self._declared):
             channel = self._site.channel(**options)
         for queue in queues:
             queue(channel).declare()
@@ -52,7 +52,7 @@ def exchange(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(autouse=True)
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server does not compare the bindings, a publisher goes by them for a second."""
-    monkeypatch.setattr(routes, "VALID_FOR", 0.0)
+    monkeypatch.setattr(bindings, "VALID_FOR", 0.0)
 
 
 @pytest.fixture
@@ -502,7 +502,7 @@ class TestDeleting:
 
 
 def test_a_process_remembers_a_bounded_number(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declared, "MOST_BINDINGS", 3)
+    monkeypatch.setattr(bindings, "MOST_BINDINGS", 3)
     channel = Process(site).channel(
         *(Queue(f"q{number}", Exchange(f"e{number}"), "k") for number in range(8))
     )

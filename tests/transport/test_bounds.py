@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import BatchPublishError, QueueFull, Queues, batch
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.transport import bounds
+from kombu_redisdelay.transport import admission
 from tests.transport.batching import celery_app, send
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
@@ -30,13 +30,13 @@ REJECT = {"x-overflow": "reject-publish"}
 def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengths are read for each message, so that no test depends on time."""
     pools.reset()
-    bounds.forget_lengths()
-    monkeypatch.setattr(bounds, "FRESH_FOR", 0.0)
+    admission.forget_lengths()
+    monkeypatch.setattr(admission, "FRESH_FOR", 0.0)
 
 
 @pytest.fixture
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "FRESH_FOR", 1000.0)
+    monkeypatch.setattr(admission, "FRESH_FOR", 1000.0)
 
 
 def bounded(channel: Any, name: str = "q", max_length: int = 3, **options: Any) -> Queue:
@@ -357,7 +357,7 @@ class TwoThreads:
 
     def __init__(self) -> None:
         self.length = 0
-        self._known = bounds.Lengths()
+        self._known = admission.Lengths()
         self._meanwhile: list[Callable[[], None]] = []
 
     def admit(self) -> None:
@@ -390,9 +390,9 @@ class TestReading:
     def test_what_others_publish_is_foreseen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The queue grows by ten messages for each of ours: there is room for one of ten."""
         now, lengths = 0.0, iter((0, 100, 200, 280))
-        monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
-        monkeypatch.setattr(bounds, "monotonic", lambda: now)
-        known = bounds.Lengths()
+        monkeypatch.setattr(admission, "FRESH_FOR", 0.1)
+        monkeypatch.setattr(admission, "monotonic", lambda: now)
+        known = admission.Lengths()
 
         def publish() -> None:
             known.admit({"q": 1}, {"q": 280}, lambda queues: [next(lengths)])
@@ -432,9 +432,9 @@ class TestReading:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now, lengths = 0.0, iter((0, 1000, 1900))
-        monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
-        monkeypatch.setattr(bounds, "monotonic", lambda: now)
-        known = bounds.Lengths()
+        monkeypatch.setattr(admission, "FRESH_FOR", 0.1)
+        monkeypatch.setattr(admission, "monotonic", lambda: now)
+        known = admission.Lengths()
         for now in (0.0, 0.1, 0.2):  # noqa: B007
             known.admit({"q": 1}, {"q": 2000}, lambda queues: [next(lengths)])
 
@@ -443,8 +443,8 @@ class TestReading:
         self, monkeypatch: pytest.MonkeyPatch, is_known: bool
     ) -> None:
         now, threads = 0.0, TwoThreads()
-        monkeypatch.setattr(bounds, "FRESH_FOR", 0.1)
-        monkeypatch.setattr(bounds, "monotonic", lambda: now)
+        monkeypatch.setattr(admission, "FRESH_FOR", 0.1)
+        monkeypatch.setattr(admission, "monotonic", lambda: now)
         if is_known:
             threads.admit()
             now = 1.0
@@ -458,7 +458,7 @@ class TestReading:
     def test_what_another_thread_sends_while_both_look_again_counts(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(bounds, "FRESH_FOR", 1000.0)
+        monkeypatch.setattr(admission, "FRESH_FOR", 1000.0)
         threads = TwoThreads()
         for _ in range(3):
             threads.admit()

@@ -13,7 +13,7 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 
-from kombu_redisdelay.broker.membership import MOST_LEFT
+from kombu_redisdelay.broker.lease import MOST_LEFT
 from tests.transport.kit import Inbox, Site, drain, event_loop, publish, turn, waits
 from tools.harness.cluster import Cluster
 from tools.harness.cluster_node import Node

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from kombu_redisdelay.transport.door import STRATEGY, Door, keep_from_beginning, note_given_up
+from kombu_redisdelay.transport.tasks import STRATEGY, Door, keep_from_beginning, note_given_up
 from kombu_redisdelay.transport.worker import _processing
 
 TASK = SimpleNamespace(Strategy=STRATEGY)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
+from kombu_redisdelay.broker.server.wire import NothingDone, Unreachable
 from kombu_redisdelay.transport import patience as module
 from kombu_redisdelay.transport.patience import GIVEN_UP_FOR, PATIENCE, PAUSE, Patience, impatient
 from tests.clock import Clock

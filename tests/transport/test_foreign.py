@@ -11,7 +11,7 @@ from kombu.transport import virtual
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.foreign import (
+from kombu_redisdelay.transport.consumed_queues import (
     GROUPS,
     LOOK_AGAIN,
     LOOK_AT_LEAST_EVERY,

@@ -11,7 +11,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Looked, Peek, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.hot_queues import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
+from kombu_redisdelay.transport.consumed_queues import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 

@@ -22,7 +22,7 @@ from kombu.messaging import Consumer
 
 from kombu_redisdelay import QueueFull, requeue
 from kombu_redisdelay.broker.message import split_stored
-from kombu_redisdelay.transport.bounds import forget_lengths
+from kombu_redisdelay.transport.admission import forget_lengths
 from tests.search import may_search_for_long, run_machine
 from tests.transport.kit import Site, drain, publish
 

@@ -7,7 +7,7 @@ from kombu.entity import Exchange, Queue
 from prometheus_client import REGISTRY
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.transport import pool_load
+from kombu_redisdelay.transport import pools
 from tests.transport.kit import Inbox, Site, drain, in_seconds, publish
 
 pytestmark = pytest.mark.one_server
@@ -154,7 +154,7 @@ class Request:
 def test_the_places_of_the_pool() -> None:
     pool = Pool()
     state = pytest.importorskip("celery.worker.state")
-    pool_load.watch_pool(pool)
+    pools.watch_pool(pool)
     assert _of_task("pool_places", state="busy") == 0
     assert _of_task("pool_places", state="free") == 4
     requests = [Request(id) for id in "abc"]

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.server.errors import NotThePrimary
+from kombu_redisdelay.broker.server.wire import NotThePrimary
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.redis_server import RedisServer
 

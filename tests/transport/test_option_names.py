@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from dataclasses import dataclass
 
 import pytest
 from kombu import connection, messaging
 from kombu.connection import Connection
 from kombu.transport import redis, virtual
 
+from kombu_redisdelay.broker import options
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.transport.option_names import KNOWN, unknown_options, warn_of_misspelt_options
+from kombu_redisdelay.transport import settings
+from kombu_redisdelay.transport.settings import KNOWN, unknown_options, warn_of_misspelt_options
 from tools.harness.redis_server import HOST, RedisServer
 
 #: How kombu reads an option, wherever it does; but not how it reads what a pool was made with.
@@ -75,6 +78,27 @@ def test_each_is_warned_of_once_a_process(caplog: pytest.LogCaptureFixture) -> N
     assert said == [
         f"The transport option {name!r} is unknown, and has no effect. Did you mean 'delivery_limit'?"
         for name in ("delivery_limitt", "delivery_limittt")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class WithRenamed(Options):
+    patience: int = options._option(3, "a whole number from 1", lambda value: value >= 1, was="waits")
+
+
+def test_the_earlier_name_of_an_option(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert WithRenamed.of({"waits": 5}) == WithRenamed(patience=5)
+    assert WithRenamed.of({"waits": 5, "patience": 7}) == WithRenamed(patience=7)
+    with pytest.raises(ValueError, match="'patience' must be a whole number from 1, not 0"):
+        WithRenamed.of({"waits": 0})
+    monkeypatch.setattr(settings, "Options", WithRenamed)
+    monkeypatch.setattr(settings, "_warned", set())
+    for _ in range(2):
+        warn_of_misspelt_options({"waits": 5})
+    assert caplog.messages == [
+        "The transport option 'waits' is named 'patience' now. It still has its effect"
     ]
 
 

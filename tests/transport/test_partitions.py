@@ -9,9 +9,8 @@ import pytest
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.fair_key import key_of
-from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits, key_of
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Inbox, Site, drain, publish
 

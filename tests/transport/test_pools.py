@@ -13,7 +13,6 @@ from celery.concurrency import get_implementation
 from celery.concurrency.base import BasePool
 
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.door import Door
 from kombu_redisdelay.transport.pools import (
     LOOK_EVERY,
     LOOKS,
@@ -22,6 +21,7 @@ from kombu_redisdelay.transport.pools import (
     _told_of_escapes,
     _without_the_ended,
 )
+from kombu_redisdelay.transport.tasks import Door
 
 
 class Hub:

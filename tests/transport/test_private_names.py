@@ -93,7 +93,7 @@ OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
 #: New in Celery 5.7, and used only if it is there.
 _NEW = {"_eta_timer_entry", "_retry_worker_lost"}
 if celery.VERSION >= (5, 7):
-    PRIVATE |= dict.fromkeys(_NEW, Request)
+    PRIVATE |= dict.fromkeys(sorted(_NEW), Request)
 else:
     OTHERS |= _NEW
 

@@ -8,13 +8,11 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.delivery import Permits, Request, Tags, UnackedKeys
 from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.membership import Membership
-from kombu_redisdelay.broker.permits import Permits
-from kombu_redisdelay.broker.takes import Tags, Takes
-from kombu_redisdelay.broker.unacked_keys import UnackedKeys
+from kombu_redisdelay.broker.lease import Membership
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.takes import Takes
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 

@@ -11,7 +11,7 @@ from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.transport import reconnect_backoff, transports
+from kombu_redisdelay.transport import transports
 from kombu_redisdelay.transport.worker import _dropping_events
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
@@ -20,7 +20,7 @@ from tests.transport.kit import Inbox, Site, drain, publish, waits
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(reconnect_backoff, "monotonic", clock)
+    monkeypatch.setattr(transports, "monotonic", clock)
     monkeypatch.setattr(transports, "monotonic", clock)
     return clock
 
@@ -34,7 +34,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
         found.append(round(seconds, 3))
         clock.now += seconds
 
-    monkeypatch.setattr(reconnect_backoff, "sleep", sleep)
+    monkeypatch.setattr(transports, "sleep", sleep)
     monkeypatch.setattr(transports, "_backoffs", {})
     return found
 
@@ -136,7 +136,7 @@ def test_a_connection_that_is_closed_is_not_polled(site: Site) -> None:
     drain(connection, lambda: len(inbox) == 1)
 
 
-def lost(found: reconnect_backoff.ReconnectBackoff, clock: Clock, after: float = 0.0) -> None:
+def lost(found: transports.ReconnectBackoff, clock: Clock, after: float = 0.0) -> None:
     """A connection is opened, and lost *after* some seconds."""
     connected_at = clock.now
     clock.now += after
@@ -144,7 +144,7 @@ def lost(found: reconnect_backoff.ReconnectBackoff, clock: Clock, after: float =
 
 
 def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None:
-    found = reconnect_backoff.ReconnectBackoff()
+    found = transports.ReconnectBackoff()
     for _ in range(3):
         lost(found, clock, 0.01)
         found.pause()
@@ -153,16 +153,16 @@ def test_the_first_loss_costs_nothing(clock: Clock, pauses: list[float]) -> None
 
 
 def test_one_that_was_of_use_does_not_count(clock: Clock, pauses: list[float]) -> None:
-    found = reconnect_backoff.ReconnectBackoff()
+    found = transports.ReconnectBackoff()
     for _ in range(3):
-        lost(found, clock, reconnect_backoff.SHORT_LIVED)
+        lost(found, clock, transports.SHORT_LIVED)
         found.pause()
     assert pauses == []
 
 
 def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[float]) -> None:
     """As when the server restarts, in a process whose threads have a connection each."""
-    found, connected_at = reconnect_backoff.ReconnectBackoff(), clock.now
+    found, connected_at = transports.ReconnectBackoff(), clock.now
     for _ in range(5):
         clock.now += 0.01
         found.note_loss(connected_at, was_of_use=False)
@@ -171,7 +171,7 @@ def test_those_that_are_lost_together_count_once(clock: Clock, pauses: list[floa
 
 
 def test_who_has_waited_otherwise_waits_for_the_rest(clock: Clock, pauses: list[float]) -> None:
-    found = reconnect_backoff.ReconnectBackoff()
+    found = transports.ReconnectBackoff()
     for _ in range(5):
         lost(found, clock)
     clock.now += 0.5

@@ -14,7 +14,7 @@ from kombu.messaging import Producer
 from redis.exceptions import RedisError
 
 from kombu_redisdelay import PartlyPublishedError
-from kombu_redisdelay.transport import each_queue
+from kombu_redisdelay.transport import patience
 from tests.transport.kit import Site, publish
 from tools.harness import trouble
 from tools.harness.process import wait_until
@@ -160,7 +160,7 @@ class TestSeveralQueues:
         in_turn: list[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(each_queue, "PATIENCE", 0.3)
+        monkeypatch.setattr(patience, "PATIENCE", 0.3)
         has_it, has_not = in_turn
         with self.refused(own_server, has_not), pytest.raises(PartlyPublishedError) as caught:
             # kombu tries what a lost connection has refused.

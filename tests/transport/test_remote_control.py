@@ -15,7 +15,7 @@ from celery.worker import control, state
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.broker.withdrawal import Withdrawal
+from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.transport import remote_control, revoker
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until

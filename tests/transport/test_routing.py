@@ -12,8 +12,8 @@ from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import batch
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.transport import routes
-from kombu_redisdelay.transport.routes import MOST_BINDINGS
+from kombu_redisdelay.transport import bindings
+from kombu_redisdelay.transport.bindings import MOST_COMPARED
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 
 DELAYED = {"x-delay": 150}
@@ -130,13 +130,13 @@ class TestBindingsThatChange:
 
     def test_too_many_to_compare(self, site: Site, exchange: Exchange) -> None:
         channel = site.channel()
-        for number in range(MOST_BINDINGS + 1):
+        for number in range(MOST_COMPARED + 1):
             Queue(f"q{number}", exchange, f"k{number}", channel=channel).declare()
         publish(channel, "a", "b", exchange=exchange, routing_key="k3")
         assert self.count(site, "q2", "q3") == [0, 2]
 
     def test_the_routes_kept_are_bounded(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(routes, "MOST_ROUTES", 3)
+        monkeypatch.setattr(bindings, "MOST_ROUTES", 3)
         channel = site.channel()
         topic = Exchange("t", "topic")
         Queue("q", topic, "#", channel=channel).declare()

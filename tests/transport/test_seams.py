@@ -18,9 +18,8 @@ import kombu_redisdelay
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.declaring import DeclaringChannel
-from kombu_redisdelay.transport.outbox import Outbox
+from kombu_redisdelay.transport.outbox import Outbox, ProducerBatch
 from kombu_redisdelay.transport.poller import Poller
-from kombu_redisdelay.transport.producer_batch import ProducerBatch
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
 from kombu_redisdelay.transport.sentinel import SentinelChannel, SentinelTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kombu.asynchronous import Hub
 
-from kombu_redisdelay.transport import signals
+from kombu_redisdelay.transport import waker
 from tests.transport.kit import Site
 
 pytestmark = pytest.mark.one_server
@@ -17,8 +17,8 @@ def test_the_last_connection_takes_its_reader_along(site: Site) -> None:
     for connection in (first, second):
         connection.channel()
         connection.register_with_event_loop(hub)
-    assert signals._pair is not None, "this test runs in the main thread"
-    reader = signals._pair[0].fileno()
+    assert waker._pair is not None, "this test runs in the main thread"
+    reader = waker._pair[0].fileno()
     assert reader in hub.readers
     first.close()
     assert reader in hub.readers

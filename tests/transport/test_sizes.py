@@ -12,7 +12,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import batch
-from kombu_redisdelay.transport import sizes
+from kombu_redisdelay.transport import admission
 from tests.transport.batching import celery_app, ready, scheduled, send
 from tests.transport.kit import Inbox, Site, drain, publish
 
@@ -23,7 +23,7 @@ LIMIT, LARGE = 20_000, "x" * 20_000
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "_warned", set())
+    monkeypatch.setattr(admission, "_warned", set())
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def limited(site: Site) -> Iterator[Celery]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.endswith(".sizes")]
+    return [record.getMessage() for record in caplog.records if record.name == admission.__name__]
 
 
 class TestWarning:
@@ -67,12 +67,12 @@ class TestWarning:
     def test_what_is_remembered_is_bounded(
         self, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sizes, "MOST_WARNED", 2)
+        monkeypatch.setattr(admission, "MOST_WARNED", 2)
         channel = site.channel(message_size_warning=1)
         for queue in ("a", "b", "c", "d", "d"):
             publish(channel, "1", queue=queue)
         assert len(warnings(caplog)) == 4
-        assert len(sizes._warned) == 2
+        assert len(admission._warned) == 2
 
 
 class TestLimit:

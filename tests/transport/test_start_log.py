@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from kombu_redisdelay.transport.start_log import _on_worker_ready
+from kombu_redisdelay.transport.settings import _on_worker_ready
 from tests.transport.kit import Site
 
 LEASE, PREFETCH = "visibility_timeout is 43200 seconds", "worker_enable_prefetch_count_reduction"

@@ -13,7 +13,7 @@ from celery import Celery, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 
 from kombu_redisdelay import batch, keys
-from kombu_redisdelay.broker.fair_key import member_of
+from kombu_redisdelay.broker.fair_keys import member_of
 from kombu_redisdelay.transport import receive
 from tests.transport.kit import Inbox, Site, drain, publish
 

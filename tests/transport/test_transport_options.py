@@ -9,7 +9,7 @@ import pytest
 from kombu.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kombu_redisdelay.tls import is_unverified
+from kombu_redisdelay.urls import is_unverified
 from tests.transport.kit import Inbox, Site, drain, drain_for, publish
 from tools.harness.redis_server import HOST, RedisServer
 

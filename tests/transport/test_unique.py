@@ -21,8 +21,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
-from kombu_redisdelay.transport import early_acks
-from kombu_redisdelay.transport.fates import Fate, Noting
+from kombu_redisdelay.transport import settings
+from kombu_redisdelay.transport.keyed_message import Fate, Noting
 from kombu_redisdelay.transport.outbox import Outbox
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
@@ -561,9 +561,9 @@ class TestEarlyAcks:
             task = type("Task", (), {"name": "by hand", "acks_late": False})
 
         for _ in range(2):
-            early_acks._on_task_received(Request())
+            settings._on_task_received(Request())
         assert [record.getMessage() for record in caplog.records] == [
             "Task by hand is published with x-unique-while = 'done', and this worker acks it before it runs. "
             "So its key is free by then, as with 'waiting'. Set acks_late = True."
         ]
-        early_acks._told.clear()
+        settings._told.clear()

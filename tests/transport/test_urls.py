@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from kombu_redisdelay import batch
-from kombu_redisdelay.transport.block import block_for
+from kombu_redisdelay.transport.outbox import block_for
 from tools.harness.redis_server import RedisServer
 
 OPTIONS = {"master_name": "mymaster"}

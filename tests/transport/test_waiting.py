@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.members import DUE
+from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.rig import take_out

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from kombu_redisdelay.broker.times import from_ms
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.operations.reading import LOOKS_FOR
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.words import number

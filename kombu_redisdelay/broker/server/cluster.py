@@ -15,15 +15,22 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.keys import bindings, known_queues
-from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
-from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked
 from kombu_redisdelay.broker.server.scripts import FLAGS, SCRIPTS, digest
 from kombu_redisdelay.broker.server.server import SlotUnavailable
-from kombu_redisdelay.broker.server.single import SingleServer
-from kombu_redisdelay.broker.server.wire import KEYLESS, Argument, Command, Packed, first_key
+from kombu_redisdelay.broker.server.single import Pool, SingleServer
+from kombu_redisdelay.broker.server.wire import (
+    KEYLESS,
+    RELOCATIONS,
+    Argument,
+    Command,
+    NothingDone,
+    NotThePrimary,
+    Packed,
+    checked,
+    first_key,
+)
 
 #: Seconds that a command waits for a slot that no server has now. A slot that moves is away for as long as
 #: its keys take.

@@ -20,9 +20,16 @@ from redis.exceptions import (
 )
 
 from kombu_redisdelay.broker.portions import portions
-from kombu_redisdelay.broker.server.errors import NothingDone, Unreachable
-from kombu_redisdelay.broker.server.replies import RELOCATIONS, checked, without_frames
-from kombu_redisdelay.broker.server.wire import Argument, Command, pack
+from kombu_redisdelay.broker.server.wire import (
+    RELOCATIONS,
+    Argument,
+    Command,
+    NothingDone,
+    Unreachable,
+    checked,
+    pack,
+    without_frames,
+)
 from kombu_redisdelay.refusals import refusal_of
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from redis.exceptions import (
     SlotNotCoveredError,
 )
 
-from kombu_redisdelay.broker.server.errors import Unreachable, WrongServer
 from kombu_redisdelay.broker.server.probe import answering
+from kombu_redisdelay.broker.server.wire import Unreachable, WrongServer
 from kombu_redisdelay.refusals import refusal_of
 
 try:

@@ -11,12 +11,21 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from kombu_redisdelay.broker.server.line import Ack, AckReply
-from kombu_redisdelay.broker.server.replies import Caller, checked, explained, explained_all
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Command, PackedKeys
+from kombu_redisdelay.broker.server.wire import (
+    Argument,
+    Caller,
+    Command,
+    PackedKeys,
+    checked,
+    explained,
+    explained_all,
+)
 
 _LUA = files("kombu_redisdelay") / "lua"
-_INCLUDE = re.compile(r"^ *-- include: (\w+)$", re.MULTILINE)
+#: Lines that follow each other, at the same depth.
+_INCLUDES = re.compile(r"^( *)-- include: \w+\n(?:\1-- include: \w+\n)*", re.MULTILINE)
+_INCLUDED = re.compile(r"include: (\w+)")
 _COMMENT = re.compile(r"--.*")
 #: The names that a script gives to ARGV, in their order.
 _NAMES = re.compile(r"^local\s+([\w\s,]+?)\s*= unpack\(ARGV\)$", re.MULTILINE)
@@ -34,6 +43,28 @@ def digest(text: str) -> str:
     return sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def composed(text: str, there: set[str]) -> str:
+    """The *text* of a script, with what it includes, and what that includes, each once and before it is used.
+
+    Arguments:
+        there: the names of what is there already; what is put in is added.
+    """
+
+    def put_in(match: re.Match[str]) -> str:
+        # What is put into a function is not there behind it.
+        known = set(there) if match[1] else there
+        return "".join(_included(name, known) for name in _INCLUDED.findall(match[0]))
+
+    return _INCLUDES.sub(put_in, text)
+
+
+def _included(name: str, there: set[str]) -> str:
+    if name in there:
+        return ""
+    there.add(name)
+    return composed((_LUA / "include" / f"{name}.lua").read_text("utf-8"), there)
+
+
 class Script:
     """One script of ``lua/``, with the text of its ``-- include: name`` lines put in.
 
@@ -46,9 +77,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         source = (_LUA / f"{name}.lua").read_text("utf-8")
-        self.text = FLAGS + _INCLUDE.sub(
-            lambda match: (_LUA / "include" / f"{match[1]}.lua").read_text("utf-8"), source
-        )
+        self.text = FLAGS + composed(source, set())
         self.sha = digest(self.text)
         declaration = _NAMES.search(_COMMENT.sub("", source))
         self.names = tuple(re.findall(r"\w+", declaration[1])) if declaration else ()

@@ -1,7 +1,8 @@
 """The interface by which the broker uses the server, whatever kind of server that is.
 
 There are two implementations: for one Redis or Valkey, :mod:`kombu_redisdelay.broker.server.single`, and for
-a cluster of them, :mod:`kombu_redisdelay.broker.server.cluster`. The transport chooses one.
+a cluster of them, :mod:`kombu_redisdelay.broker.server.cluster`. The transport chooses one. A publisher that
+waits for replicas uses it through :class:`Confirming`.
 
 A cluster divides the keys into slots. A command, and so a script, has keys of one slot; a packet of commands
 may have any.
@@ -9,18 +10,23 @@ may have any.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.server.errors import NothingDone, NotThePrimary
 from kombu_redisdelay.broker.server.line import Ack, AckInVain
-from kombu_redisdelay.broker.server.replies import Caller
-from kombu_redisdelay.broker.server.wire import Argument, Command
+from kombu_redisdelay.broker.server.wire import Argument, Caller, Command, NothingDone, NotThePrimary, checked
+from kombu_redisdelay.public import public
+
+logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
+
+#: The commands that publish. The others in their packets add wake-up tokens, or load scripts.
+_PUBLISHING = frozenset(("LPUSH", "EVALSHA", "EVAL"))
 
 
 class SlotUnavailable(NothingDone):
@@ -131,7 +137,7 @@ class Server(Protocol):
 
     def relocated(self, reply: ResponseError | NotThePrimary) -> None:
         """Note that a server has sent *reply* over such a connection. It is one of
-        :data:`~kombu_redisdelay.broker.server.replies.RELOCATIONS`, or shows that the server is a replica.
+        :data:`~kombu_redisdelay.broker.server.wire.RELOCATIONS`, or shows that the server is a replica.
 
         Raises:
             RedisError: there is no other server to go to.
@@ -174,3 +180,97 @@ def by_slot(server: Server, items: Iterable[Item], key: Callable[[Item], str], m
     for item in items:
         in_slots.setdefault(server.slot(key(item)), []).append(item)
     return [some[first : first + most] for some in in_slots.values() for first in range(0, len(some), most)]
+
+
+@public
+class NotReplicatedError(RedisError):
+    """The primary has a message, and fewer replicas than ``confirm_replicas`` have confirmed it in time.
+
+    kombu does not take this for a lost connection, and does not publish the message again by itself: with a
+    replica that is down it would, again and again.
+
+    Attributes:
+        confirmed: how many replicas have confirmed.
+        wanted: how many should have.
+    """
+
+    def __init__(self, confirmed: int, wanted: int) -> None:
+        super().__init__(
+            f"{confirmed} of {wanted} replicas have confirmed (confirm_replicas). The message is at the "
+            "primary and will be delivered, unless a failover loses it. Publish it again if its task may run "
+            "twice, and see whether the replicas are up (celery delayed doctor)."
+        )
+        self.confirmed = confirmed
+        self.wanted = wanted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.confirmed, self.wanted)
+
+
+class Confirming:
+    """What publishers need of a :class:`~kombu_redisdelay.broker.server.server.Server`: each packet also
+    waits for replicas.
+
+    Arguments:
+        replicas: how many replicas have to confirm, from 1.
+        timeout_ms: milliseconds to wait for them.
+    """
+
+    def __init__(self, server: Server, replicas: int, timeout_ms: int) -> None:
+        self._server = server
+        self._wait: Command = ("WAIT", replicas, timeout_ms)
+        self._replicas = replicas
+
+    def call(self, *command: Argument) -> Any:
+        """As the server's.
+
+        Raises:
+            NotReplicatedError: too few replicas have confirmed.
+        """
+        [reply] = checked(self.call_all(command))
+        return reply
+
+    def call_all(self, *commands: Command) -> list[Any]:
+        """As the server's.
+
+        Raises:
+            NotReplicatedError: too few replicas have confirmed.
+        """
+        publishing = [index for index, command in enumerate(commands) if command[0] in _PUBLISHING]
+        if not publishing:
+            return self._server.call_all(*commands)
+        *replies, confirmed = self._server.call_all(*commands, self._wait)
+        if all(isinstance(replies[index], ResponseError) for index in publishing):
+            return replies
+        checked([confirmed])
+        if confirmed < self._replicas:
+            # This primary may have been replaced.
+            self._server.doubt()
+            raise NotReplicatedError(confirmed, self._replicas)
+        return replies
+
+
+def evicted_by(policy: str) -> str:
+    """What a server with this ``maxmemory-policy`` evicts of our data when it runs out of memory, in words;
+    empty if it evicts nothing."""
+    if policy == "noeviction":
+        return ""
+    if policy.startswith("volatile-"):
+        # Only what has a time to live. Of other keys with one, none is missed (docs/design-notes.rst).
+        return "queues that were declared with x-expires, with their messages,"
+    return "queues, with their messages,"
+
+
+def warn_of_eviction(server: Server) -> None:
+    """Log a warning if the server may evict queues when it runs out of memory."""
+    try:
+        policies = {one.info("memory").get("maxmemory_policy", "noeviction") for one in server.servers()}
+    except ResponseError:
+        return  # This user may not ask.
+    for policy in filter(evicted_by, policies):
+        logger.warning(
+            "When Redis runs out of memory, %s may be thrown away: maxmemory-policy is %s. "
+            "Set it to noeviction.",
+            evicted_by(policy),
+            policy,
+        )

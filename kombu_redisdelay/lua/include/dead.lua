@@ -1,3 +1,6 @@
+-- include: clock
+-- include: members
+
 -- A dead letter is one line "<when, ms> <deliveries> <priority step> <why>" and, below it, the bytes that
 -- the publisher wrote. Only the latest `limit` are kept. Returns how many older ones were dropped.
 local function add_dead_letter(dead_key, limit, count, reason, stored)

@@ -10,6 +10,8 @@
 --                separated by spaces; 0 is as for every key
 --   tats         zset: key -> when it may have `burst` messages at once again, microseconds since the epoch
 
+-- include: number
+
 -- Reads them into `fair`, of which only `base` and `needs_ack` are known.
 local function read_fair_limits(fair)
   local control = fair.base .. 'control'

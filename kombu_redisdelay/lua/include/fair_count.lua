@@ -2,6 +2,8 @@
 -- step too early, or never. A few keys are counted exactly. Of more, some are, at random, and the number is
 -- an estimate: the step stays open until there are few.
 
+-- include: fair
+
 -- Lists of keys that one script looks at.
 local MOST_COUNTED = 1000
 

@@ -1,6 +1,9 @@
 -- Whether messages of keys are counted (fair_unacked.lua): if the queue is fair, and any concurrency of keys
 -- is limited. What was taken before is counted by count_keys.lua; until that is done, nothing is taken.
 
+-- include: base
+-- include: clock
+
 local function is_counted(control)
   local fair, concurrency, has_own =
     unpack(redis.call('HMGET', control, 'fair', 'key_concurrency', 'has_key_limits'))

@@ -5,6 +5,9 @@
 -- of this is done in portions: `budget` says how many `messages` and `bytes` may still be moved, and from
 -- which size on a message is `large`.
 
+-- include: fair_end
+-- include: fair_turns
+
 -- What it costs to read a key from the headers, and to push to the list of one more key, in messages.
 local DECODED, ONE_MORE_KEY = 4, 1
 -- How many keys that were at a limit go back to the turns at a time.

@@ -4,6 +4,8 @@
 --   earlier   zset: <consumer> \30 <delivery tag> -> when a take looks the next time, microseconds since the
 --             epoch
 
+-- include: fair_unacked
+
 -- How many messages a take looks at.
 local EARLIER_AT_ONCE = 50
 -- The next look comes after a part of the time for which the message is unacked: so its permit is late by

@@ -1,5 +1,7 @@
 -- The end of a fair queue.
 
+-- include: control
+
 -- When nothing is left in the lists of keys, nothing is left of the fair queue but the limits that an
 -- operator has set, and how much of their rates is used: off and on again must not give each key a new burst.
 local function end_fairness(base)

@@ -5,6 +5,8 @@
 -- What is not right is no key, or no weight: it must never stop a worker. A message without a key has the
 -- key "".
 
+-- include: members
+
 local LONGEST_KEY, LEAST_WEIGHT, GREATEST_WEIGHT = 64, 0.001, 1000
 local KEY = '^"redisdelay%-key": ?"([%d.]+) ([^"]*)", ?'
 -- The same from the beginning of a message: most are found by one look.

@@ -5,6 +5,10 @@
 --                                    idle ones watches, as for the rate of a queue (limits.lua)
 -- A key that is at a limit leaves the turns when its turn comes, so that it costs nothing while it waits.
 
+-- include: fair_at_limit
+-- include: fair_earlier
+-- include: full
+
 local MOST_ALARMS = 100
 -- Another program may have written any time.
 local THIRTY_YEARS_US = 1e15

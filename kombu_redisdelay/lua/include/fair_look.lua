@@ -1,3 +1,7 @@
+-- include: clock
+-- include: fair
+-- include: fair_at_limit
+
 -- What a script that only looks at a fair queue knows of the limits of its keys: for read_keys() and
 -- is_at_limit() (fair_at_limit.lua).
 local function look_at_limits(base)

@@ -1,5 +1,7 @@
 -- Where messages leave the list of their key without being taken (fair.lua).
 
+-- include: fair
+
 -- What is left of the text in `limited` without this step.
 local function without_step(turns, step)
   local others = {}

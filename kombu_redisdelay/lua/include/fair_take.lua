@@ -1,5 +1,8 @@
 -- What a take does with a fair queue (fair.lua).
 
+-- include: fair_door
+-- include: limits
+
 -- Reads what will be written to, so that a key of a wrong type raises an error before anything is done.
 local function open_fair(queue, steps, now_us, seed)
   local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }

@@ -35,6 +35,10 @@
 --   has_turns              whether the zset has any; nil: not known
 --   is_used                whether messages were sorted in
 
+-- include: expect
+-- include: fair_key
+-- include: fair_limits
+
 local ROUND = 1000000
 local MOST_IN_A_ROW = 31
 -- More newcomers are a crowd.

@@ -4,6 +4,9 @@
 -- They are counted when the limit is set (count_keys.lua), and then by the scripts that move them. What
 -- leaves the unacked hash in another way is found by check_keys.lua.
 
+-- include: fair
+-- include: wake
+
 -- The clock of a step goes back by this when it is greater (fair_turns.lua).
 local REBASE = 2 ^ 52
 

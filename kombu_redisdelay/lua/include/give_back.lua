@@ -10,6 +10,17 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
+-- include: brief
+-- include: dead
+-- include: expect
+-- include: expire
+-- include: fair_key
+-- include: fair_unacked
+-- include: history
+-- include: retry_wait
+-- include: schedule
+-- include: unique_unacked
+
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
 -- also after how many ms.

@@ -12,6 +12,12 @@
 -- fields and values that hold() writes, `to_free`: the messages whose keys free_keys() frees, and
 -- `has_let_go`: whether a message is due now that waited for one of these keys.
 
+-- include: expire
+-- include: history
+-- include: limits
+-- include: schedule
+-- include: unique
+
 -- The delivery tag of the message after `n` others. As text: what Redis does to a number that a script gives
 -- to a command costs half as much as the command.
 local function nth_tag(batch, n)

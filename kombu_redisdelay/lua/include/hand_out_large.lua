@@ -1,6 +1,8 @@
 -- A large message costs 1.5 ms per MB each time that Lua reads it or makes another string of it. So a large
 -- message that is due is handed out directly, without the detour over its ready list.
 
+-- include: hand_out
+
 -- Whether this consumer would take the due message `stored` next.
 local function is_next(stored, queues, steps)
   local step_index = 1

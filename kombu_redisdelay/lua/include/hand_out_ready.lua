@@ -2,6 +2,9 @@
 -- number of messages in it. A message that waits for a worker that knows its task counts as ready, if this
 -- consumer has said that it knows the task: while there are both, one of each is taken in turn.
 
+-- include: hand_out
+-- include: hand_out_unknown
+
 -- The next message in turn, as it is stored, if it waits for such a worker; else nil.
 local function next_fetched(queue, step_index, is_even)
   if not queue.waits then

@@ -3,6 +3,9 @@
 -- `queue.waits` has for the index of each priority step the groups of entries that are left: what their
 -- names begin with.
 
+-- include: duplicates
+-- include: unknown
+
 -- Entries without a message that one script forgets. They must not hide those behind them.
 local ABSENT_AT_MOST = 100
 -- Entries that are read together.

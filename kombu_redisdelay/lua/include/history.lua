@@ -20,6 +20,8 @@
 -- Times are whole seconds by the server's clock. The numbers of a line are separated by spaces. The last two,
 -- which an older release does not know, are left out where they are 0.
 
+-- include: base
+
 -- It is kept for this time after the latest record, unless the queue is deleted or expires.
 local HISTORY_KEPT_MS = 7 * 24 * 3600 * 1000
 -- It is kept for this time before the first record, because a queue that is deleted when its consumer goes

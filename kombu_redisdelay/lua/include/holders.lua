@@ -1,6 +1,8 @@
 -- A consumer that holds messages is in the zset `consumers` (renew.lua), where others see that it is lost. If
 -- that was lost, nobody would ever give back what a killed consumer holds.
 
+-- include: expire
+
 -- Lists those of the consumers that are not listed. Their leases have ended: a living consumer renews its own
 -- one soon. Returns the others, and how many messages these hold together. `only_looks`: to list none.
 local function list_holders(base, names, only_looks)

@@ -1,3 +1,5 @@
+-- include: base
+
 -- How many messages of a fair queue (fair.lua) are sorted in, of all steps.
 local function sorted_in(base)
   local scan, count = redis.pcall('HSCAN', base .. 'fair', 0), 0

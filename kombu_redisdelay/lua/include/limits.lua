@@ -16,6 +16,9 @@
 -- idle consumers watches: only it is told when to come. A consumer that takes a message wakes another one,
 -- which watches next. If a watcher dies, the next consumer that looks finds that the time is over.
 
+-- include: number
+-- include: woken
+
 -- How many messages of a queue are unacked, counted up to `most`.
 local function count_unacked(queue, unacked_prefix, most)
   local count = 0

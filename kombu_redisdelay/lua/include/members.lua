@@ -1,3 +1,5 @@
+-- include: stored
+
 -- Our part of a message: the first members of its JSON object, before those of the publisher's client.
 -- Each but the last two is a whole number, each is optional, and they stand in this order, that of MEMBERS:
 --   redisdelay-deliveries  how many deliveries have failed

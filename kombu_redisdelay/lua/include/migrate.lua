@@ -1,3 +1,7 @@
+-- include: expect
+-- include: first_due
+-- include: unique
+
 -- Moves due messages of a queue to the tails of their ready lists, in due order. `ready_at` has the list of
 -- each priority step. A message with a step that is no longer used goes to `ready_name`, because no consumer
 -- would look at the list of its step. `budget` says how many `messages` and `bytes` may still be moved, and

@@ -1,3 +1,5 @@
+-- include: stored
+
 -- The other keys of a queue, from that of its wake zset. kombu_redisdelay/broker/keys.py has all keys.
 local OURS, WAKE = 'redisdelay:{', '}:wake'
 

@@ -2,6 +2,11 @@
 -- ready lists, as if they had never been delivered. For scripts with KEYS[2], the ready list of step 0,
 -- KEYS[3], the wake zset, ARGV[1], "requeue" or "drop", and ARGV[2], the separator.
 
+-- include: clock
+-- include: expect
+-- include: history
+-- include: unique
+
 local function ready_list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
 end

@@ -1,3 +1,7 @@
+-- include: clock
+-- include: duplicates
+-- include: wake
+
 -- Stores a message under its id, and returns the name that it has in the schedule. An id that is already
 -- there belongs to another message, which must not be overwritten. Then this one becomes a duplicate: the
 -- server's time is appended to its name, and again if another message has that name, too.

@@ -19,6 +19,9 @@
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
 -- ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
+-- include: members
+-- include: wake
+
 -- Our publisher writes printable ASCII. Anything else, by another program, is no key.
 local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([ !#-~]*)", ?"([ !#-~]*)"%]'
 -- The same from the beginning of a message that was never redelivered. Most messages match it.

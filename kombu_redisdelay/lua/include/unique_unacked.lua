@@ -1,5 +1,7 @@
 -- What becomes of a key when the message that holds it is no longer unacked: see unique.lua.
 
+-- include: unique
+
 -- Key and mode of a message that a consumer holds, in the hash `unacked_key`; nil if it has no key.
 local function key_of_unacked(base, unacked_key, tag, stored, start)
   local mode, id, key = unique_of(stored, start)

@@ -7,6 +7,8 @@
 -- A message that leaves the schedule in another way (because it is due, or cancelled) stays listed until
 -- a script comes across its entry. It never means another message: that has no such member, or another time.
 
+-- include: members
+
 -- What the entries of a task and a step begin with.
 local function listed_under(task, step)
   return task .. '\31' .. step .. '\31'

@@ -9,8 +9,8 @@ from itertools import chain, islice
 from typing import Any
 
 from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys, iter_limited_keys
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.mending import MOST_KEYS, miscounted

@@ -8,11 +8,11 @@ from math import inf
 from shlex import quote
 from typing import NamedTuple
 
-from kombu_redisdelay.broker.key_holders import AGAIN, READY, RUNNING, SCHEDULED, Holder, living_holders
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import AGAIN, READY, RUNNING, SCHEDULED, Holder, living_holders
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from kombu_redisdelay.broker.delivery import taken_ms
 from kombu_redisdelay.broker.options import LONG_LEASE, Options
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
-from kombu_redisdelay.broker.server.replies import answers
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.takes import taken_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning
 from kombu_redisdelay.words import first_of, number_of
 

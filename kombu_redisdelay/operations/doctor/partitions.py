@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kombu_redisdelay.broker.partitions import MARK
+from kombu_redisdelay.broker.keys import MARK
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning
 from kombu_redisdelay.operations.doctor.reach import Reach

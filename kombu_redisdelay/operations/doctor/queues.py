@@ -10,11 +10,11 @@ from redis.exceptions import NoPermissionError
 
 from kombu_redisdelay.broker.keys import expected_type, is_ours
 from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.replies import checked
+from kombu_redisdelay.broker.server.wire import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
-from kombu_redisdelay.broker.times import from_ms
 from kombu_redisdelay.operations.doctor.bounds import check_bound, is_almost_full
 from kombu_redisdelay.operations.doctor.failed import check_failed
 from kombu_redisdelay.operations.doctor.fairness import check_fairness

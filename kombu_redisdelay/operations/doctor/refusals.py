@@ -11,11 +11,10 @@ from typing import Any
 
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.printable import printable
 from kombu_redisdelay.broker.server.server import OneServer
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.refusals import REFUSALS, Refusal, refusal_of
-from kombu_redisdelay.words import first_of, number_of, sentence
+from kombu_redisdelay.words import first_of, number_of, printable, sentence
 
 _CHECK = "refusals"
 

@@ -7,8 +7,8 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
-from kombu_redisdelay.broker.printable import in_a_line
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
+from kombu_redisdelay.words import in_a_line
 
 #: Between two tries, Celery waits 5 seconds on average, and less at first: so many take five minutes.
 MAX_RETRIES = 70

@@ -9,8 +9,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.eviction import evicted_by
-from kombu_redisdelay.broker.server.server import OneServer
+from kombu_redisdelay.broker.server.server import OneServer, evicted_by
 from kombu_redisdelay.broker.server.wire import clock_ms
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.replication import MIN_REPLICAS

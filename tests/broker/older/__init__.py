@@ -11,8 +11,8 @@ from typing import Any
 from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.failed import FailedTask
 from kombu_redisdelay.broker.failure import Failure
-from kombu_redisdelay.broker.kept import REQUEUE
 from kombu_redisdelay.broker.options import KeepFailed
+from kombu_redisdelay.broker.paging import REQUEUE
 from tests.broker.rig import Rig
 
 _HERE = Path(__file__).parent

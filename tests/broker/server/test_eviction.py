@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from kombu_redisdelay.broker.server.eviction import warn_of_eviction
 from kombu_redisdelay.broker.server.scripts import RENEW
+from kombu_redisdelay.broker.server.server import warn_of_eviction
 from tests.broker.database import RealDatabase
 from tests.broker.rig import Rig, park, payload, taken, texts
 from tools.harness.redis_server import RedisServer

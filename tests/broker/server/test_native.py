@@ -19,7 +19,7 @@ PATCH = {
 #: What all scripts begin with. To wait for a socket needs an event loop where it is patched.
 USE_SOCKET = """
 import gc, os, socket
-from kombu_redisdelay.broker.server.native import Event, Lock, Thread
+from kombu_redisdelay.broker.processes import Event, Lock, Thread
 
 def use_socket():
     ours, theirs = socket.socketpair()

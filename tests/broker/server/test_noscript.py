@@ -12,16 +12,14 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
-from kombu_redisdelay.broker.fair_queues import FairQueues
-from kombu_redisdelay.broker.kept import REQUEUE
-from kombu_redisdelay.broker.leftovers import Destination, Leftover, Leftovers
-from kombu_redisdelay.broker.limits import LimitStore
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
     FINISH,
@@ -35,12 +33,11 @@ from kombu_redisdelay.broker.server.scripts import (
     UNUSED,
     UNWAKE,
 )
-from kombu_redisdelay.broker.stranded import Destined, StrandedLists
+from kombu_redisdelay.broker.stranded import Destination, Destined, Leftover, Leftovers, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.broker.unique import UniqueKey
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.unlisted import search_for
-from kombu_redisdelay.broker.withdrawal import Withdrawal
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats

@@ -21,6 +21,7 @@ MOST_BY_NUMBER = 6
 
 LUA = Path(kombu_redisdelay.__file__).parent / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
+INCLUDE = re.compile(r"-- include: (\w+)")
 
 
 def header(source: str) -> str:
@@ -34,6 +35,12 @@ def locals_of(include: Path) -> Iterator[str]:
     yield from re.findall(r"^local function (\w+)", text, re.MULTILINE)
     for names in re.findall(r"^local (?!function)([\w, ]+)", text, re.MULTILINE):
         yield from re.findall(r"\w+", names)
+
+
+def included(path: Path) -> set[str]:
+    """The names of all that is put into a file."""
+    lines = INCLUDE.findall(path.read_text())
+    return set(lines).union(*(included(LUA / "include" / f"{name}.lua") for name in lines))
 
 
 def code(source: str) -> str:
@@ -58,6 +65,15 @@ class TestScript:
                 assert f"local function {name}(" in text, name
                 assert text.index(f"local function {name}(") < min(calls), f"{name} is called too early"
 
+    def test_has_nothing_that_it_does_not_use(self, path: Path) -> None:
+        names = included(path)
+        files = [path, *(LUA / "include" / f"{name}.lua" for name in names)]
+        used = {file: set(re.findall(r"\w+", code(file.read_text()))) for file in files}
+        for name in names:
+            file = LUA / "include" / f"{name}.lua"
+            others = set().union(*(used[other] for other in files if other != file))
+            assert others & set(locals_of(file)), f"nothing uses {name}"
+
     def test_documents_every_key_and_argument(self, path: Path) -> None:
         source = path.read_text()
         for kind in ("KEYS", "ARGV"):
@@ -74,7 +90,7 @@ class TestScript:
         assert not (numbers and Script(path.stem).names)
 
     def test_no_name_hides_one_of_an_include(self, path: Path) -> None:
-        for name in re.findall(r"-- include: (\w+)", path.read_text()):
+        for name in included(path):
             assert not set(Script(path.stem).names) & set(locals_of(LUA / "include" / f"{name}.lua"))
 
     def test_says_what_it_returns(self, path: Path) -> None:
@@ -85,6 +101,14 @@ class TestScript:
     def test_is_there_for_python(self, path: Path) -> None:
         loaded = {value.sha for value in vars(scripts).values() if isinstance(value, Script)}
         assert Script(path.stem).sha in loaded
+
+
+@pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda path: path.stem)
+def test_no_line_includes_what_another_line_brings(path: Path) -> None:
+    for block in re.findall(r"(?:^ *-- include: \w+\n)+", path.read_text(), re.MULTILINE):
+        names = INCLUDE.findall(block)
+        brought = set().union(*(included(LUA / "include" / f"{name}.lua") for name in names))
+        assert not brought & set(names)
 
 
 class TestArguments:
@@ -124,8 +148,7 @@ class TestFlags:
 
 
 def test_every_include_is_used() -> None:
-    included = set().union(*(re.findall(r"-- include: (\w+)", path.read_text()) for path in SCRIPTS))
-    assert included == {path.stem for path in (LUA / "include").glob("*.lua")}
+    assert set().union(*map(included, SCRIPTS)) == {path.stem for path in (LUA / "include").glob("*.lua")}
 
 
 def test_no_script_decodes_or_encodes_json() -> None:

@@ -9,8 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.pool import Pool
-from kombu_redisdelay.broker.server.single import SingleServer
+from kombu_redisdelay.broker.server.single import Pool, SingleServer
 from kombu_redisdelay.broker.server.wire import PackedKeys
 from tests.broker.rig import Rig
 

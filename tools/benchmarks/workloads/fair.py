@@ -18,7 +18,7 @@ from kombu.connection import Connection
 from kombu.messaging import Producer
 
 from kombu_redisdelay.broker.fair_keys import KeyLimits
-from kombu_redisdelay.broker.fair_queues import FairQueues
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.store import Store
 from tools.benchmarks.peers import OURS

@@ -1,11 +1,17 @@
-"""Queues that refuse: those that are declared with ``max_length`` and ``x-overflow: reject-publish``.
+"""What is refused when it is published: what is for a full queue, is too large, or has a wrong fair key.
 
-A producer reads how long they are, and counts what it publishes itself. A script that counts would be exact,
+Only new work is: its publisher is there to hear of it, and nothing waits for it yet. What follows of work
+that was accepted before is not.
+
+Queues that refuse are those that are declared with ``max_length`` and ``x-overflow: reject-publish``. A
+producer reads how long they are, and counts what it publishes itself. A script that counts would be exact,
 and each publish would take more than twice as long.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -13,10 +19,21 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from kombu_redisdelay.broker.partitions import equal_shares
+from kombu_redisdelay.broker.fair_keys import member_of
+from kombu_redisdelay.broker.keys import equal_shares
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.public import public
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.words import number_of, printable, shortened
+
+logger = logging.getLogger(__name__)
+
+#: Headers of Celery's tasks. A retry has the first one, what a task publishes (and what comes after it in a
+#: chain, its callbacks, the body of a chord) the second, and members of a group but for the first the third.
+_FOLLOWS = ("retries", "parent_id", "group_index")
+
+#: What AMQP calls a message that need not outlive the server. Celery's events and replies are such.
+TRANSIENT = 1
 
 #: Seconds for which a process goes by a length that it has read.
 FRESH_FOR = 0.1
@@ -25,6 +42,36 @@ FRESH_FOR = 0.1
 STAYS = 0.8
 
 LENGTH, OVERFLOW, REJECT = "x-max-length", "x-overflow", "reject-publish"
+
+#: What helps against a large message.
+ADVICE = (
+    "Compress it (task_compression, or compression='zlib' with kombu), or keep the data elsewhere and pass a "
+    "reference to it"
+)
+
+#: How many tasks with large messages a process remembers to have warned of.
+MOST_WARNED = 1000
+
+#: Those that this process has warned of.
+_warned: set[str] = set()
+in_each_child(_warned.clear)
+
+
+def is_new_work(message: Mapping[str, Any]) -> bool:
+    """Whether *message* may be refused. Answers and events may not."""
+    headers, properties = message["headers"] or {}, message["properties"]
+    if "task" in headers:
+        return not any(map(headers.get, _FOLLOWS))
+    return properties.get("delivery_mode") != TRANSIENT and not properties.get("correlation_id")
+
+
+def name_of(message: Mapping[str, Any]) -> str:
+    """What people know *message* by: its task, else where it goes. It has a bounded length."""
+    task = (message["headers"] or {}).get("task")
+    if task:
+        return f"task {shortened(str(task))}"
+    info = message["properties"].get("delivery_info") or {}
+    return f"a message for {shortened(str(info.get('routing_key') or info.get('exchange') or ''))}"
 
 
 @public
@@ -212,3 +259,59 @@ class Bounds:
     def forget(self, names: Sequence[str]) -> None:
         for name in names:
             self.of.pop(name, None)
+
+
+class Sizes:
+    """The sizes of messages that the options allow.
+
+    Attributes:
+        noted: bytes that a message may have before :meth:`check` has anything to do.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._warning = options.message_size_warning or math.inf
+        self._limit = options.message_size_limit or math.inf
+        self.noted = min(self._warning, self._limit)
+
+    def check(self, message: Mapping[str, Any], size: int) -> None:
+        """Look at a *message* of *size* bytes, as it will be in Redis, which are more than :attr:`noted`.
+
+        Raises:
+            ValueError: it is new work and above the limit.
+        """
+        name, bound = name_of(message), f"message_size_warning is {self._warning:,}"
+        if size > self._limit:
+            if is_new_work(message):
+                raise ValueError(
+                    f"{name} was not published: its message has {size:,} bytes, and message_size_limit is "
+                    f"{self._limit:,}. {ADVICE}"
+                )
+            bound = (
+                f"message_size_limit is {self._limit:,}, which does not hold for what follows of other work"
+            )
+        if name in _warned:
+            return
+        if len(_warned) >= MOST_WARNED:
+            _warned.clear()
+        _warned.add(name)
+        logger.warning("Large message: %s has %s bytes (%s). %s.", name, f"{size:,}", bound, ADVICE)
+
+
+def published_key(message: Mapping[str, Any]) -> str | None:
+    """What *message* says of its key; ``None`` if it has none.
+
+    Raises:
+        ValueError: a header of new work is invalid. The error names it and the value.
+    """
+    headers = message["headers"]
+    if not headers:
+        return None
+    try:
+        return member_of(headers)
+    except ValueError as exc:
+        if is_new_work(message):
+            raise
+        # A retry, or what a task publishes, has the headers of that task, which another transport may have
+        # published. Nobody there could handle an error.
+        logger.warning("Published without a key: %s", printable(str(exc)))
+        return None
