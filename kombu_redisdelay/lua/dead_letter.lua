@@ -13,29 +13,22 @@
 -- Keeps: the message is in exactly one place. A message that is not unacked any more is in another place by
 -- now, and is left there.
 
--- include: expect
 -- include: dead
+-- include: expect
+-- include: leave
 -- include: history
--- include: unique_unacked
--- include: fair_unacked
 
-expect_list(KEYS[2], 'LPUSH')
-local stored = ARGV[4]
-if ARGV[1] ~= '' then
-  stored = redis.call('HGET', KEYS[1], ARGV[1])
-  if not stored then
-    return { 0, 0 }
-  end
-end
--- Also without a tag: so a full Redis allows what follows (include/full.lua). The message is nowhere else.
-redis.call('HDEL', KEYS[1], ARGV[1])
-local start = stored_start(stored)
-local count = deliveries(stored, start) + tonumber(ARGV[5])
-local dropped = add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], stored)
-note(KEYS[2], 'dead', 1)
 local base = base_of(KEYS[2])
-free_key(key_of_unacked(base, KEYS[1], ARGV[1], stored, start), clock_us() / 1000)
-if counts_keys(base) then
-  release_key(base, KEYS[1], ARGV[1])
+local queue = { base = base, unacked = KEYS[1], counts_keys = counts_keys(base) }
+expect_list(KEYS[2], 'LPUSH')
+local message = ARGV[1] == '' and copied(queue, ARGV[4]) or held(queue, ARGV[1])
+if not message then
+  return { 0, 0 }
 end
+-- Also without a tag: so a full Redis allows what follows.
+leave(message)
+local count = deliveries(message.stored, message.start) + tonumber(ARGV[5])
+local dropped = add_dead_letter(KEYS[2], tonumber(ARGV[3]), count, ARGV[2], message.stored)
+note(KEYS[2], 'dead', 1)
+is_over(message, clock_us() / 1000)
 return { 1, dropped }

@@ -16,8 +16,7 @@
 -- include: duplicates
 -- include: full
 -- include: history
--- include: unique_unacked
--- include: fair_unacked
+-- include: leave
 -- include: failed
 
 local
@@ -86,20 +85,15 @@ local function keep(stored)
   return KEPT
 end
 
-local stored = copy
-if copy == '' then
-  stored = redis.call('HGET', KEYS[1], tag)
-  if not stored then
-    return 0
-  end
+local queue = { base = base, unacked = KEYS[1], counts_keys = copy == '' and counts_keys(base) }
+local message = copy == '' and held(queue, tag) or copy ~= '' and copied(queue, copy)
+if not message then
+  return 0
 end
-local outcome = keep(stored)
+local outcome = keep(message.stored)
 if copy == '' then
-  redis.call('HDEL', KEYS[1], tag)
-  free_key(key_of_unacked(base, KEYS[1], tag, stored, stored_start(stored)), now_ms)
-  if counts_keys(base) then
-    release_key(base, KEYS[1], tag)
-  end
+  leave(message)
+  is_over(message, now_ms)
   if is_limited == '1' then
     wake(KEYS[2])
   end

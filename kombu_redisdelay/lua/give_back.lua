@@ -39,6 +39,7 @@ local
   count = unpack(ARGV)
 
 local queue = {
+  base = base_of(KEYS[3]),
   unacked = KEYS[1],
   ready = KEYS[2],
   wake = KEYS[3],

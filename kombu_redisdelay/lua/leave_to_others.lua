@@ -23,13 +23,9 @@
 -- Keeps: the message is in exactly one place, unacked before and scheduled after. It may be sent again: a
 -- message that is not unacked any more is in another place by now, and is left there.
 
--- include: expect
--- include: expire
 -- include: unknown
--- include: schedule
+-- include: arrive
 -- include: history
--- include: unique_unacked
--- include: fair_key
 -- include: fair_limits
 
 -- Entries that are looked at for each one that is added, so that most of the listed messages wait.
@@ -83,36 +79,41 @@ local function refund_key(base, stored, now_us)
   end
 end
 
-local stored = redis.call('HGET', KEYS[1], ARGV[1])
-if not stored then
+local base = base_of(KEYS[4])
+local queue = {
+  base = base,
+  unacked = KEYS[1],
+  schedule = KEYS[2],
+  messages = KEYS[3],
+  wake = KEYS[4],
+  duplicates = KEYS[5],
+  expires_ms = tonumber(ARGV[6]),
+  counts_keys = counts_keys(base),
+}
+local message = held(queue, ARGV[1])
+if not message then
   return 0
 end
-expect_schedule(KEYS[2], KEYS[3])
+expect_schedule(queue.schedule, queue.messages)
 redis.call('ZCARD', KEYS[6])
+local stored = message.stored
 local now_us = clock_us()
 local now_ms, wait_ms = now_us / 1000, tonumber(ARGV[4])
-local since_ms = tonumber(members_of(stored, stored_start(stored)).unknown) or now_ms
+local since_ms = tonumber(members_of(stored, message.start).unknown) or now_ms
 -- Later than now: the clock was set.
 since_ms = math.floor(math.min(since_ms, now_ms))
 local due_ms = math.min(since_ms + wait_ms, now_ms + math.max(tonumber(ARGV[5]), now_ms - since_ms))
 local waiting = with_members(stored, 1, { unknown = since_ms })
-local base = base_of(KEYS[4])
-local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, stored_start(stored))
-redis.call('HDEL', KEYS[1], ARGV[1])
-local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], due_ms, waiting)
-keep_key(keyed, 'a', stored_step(stored), now_ms, member)
-if counts_keys(base) then
-  release_key(base, KEYS[1], ARGV[1])
-end
+leave(message)
+local member = becomes_scheduled(message, ARGV[2], due_ms, waiting, now_ms)
 forget_some()
 redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
 note(KEYS[4], 'other', 1)
 refund(now_us)
 refund_key(base, stored, now_us)
-local expires_ms = tonumber(ARGV[6])
-expire(expires_ms, { KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6] })
+expire(queue.expires_ms, { KEYS[6] })
 local kept_ms = wait_ms + KEPT_MS
-if expires_ms == 0 and redis.call('PTTL', KEYS[6]) < kept_ms then
+if queue.expires_ms == 0 and redis.call('PTTL', KEYS[6]) < kept_ms then
   redis.call('PEXPIRE', KEYS[6], string.format('%.0f', kept_ms))
 end
 return 1

@@ -13,25 +13,25 @@
 --
 -- Keeps: the message is in exactly one place, unacked before and scheduled after.
 
--- include: expect
--- include: expire
--- include: schedule
+-- include: arrive
 -- include: history
--- include: unique_unacked
--- include: fair_unacked
 
-expect_schedule(KEYS[2], KEYS[3])
-local stored = redis.call('HGET', KEYS[1], ARGV[1])
-if stored then
-  local parked = with_members(stored, 1, { due = tonumber(ARGV[3]) })
-  local base, start = base_of(KEYS[4]), stored_start(stored)
-  local keyed = key_of_unacked(base, KEYS[1], ARGV[1], stored, start)
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  local member = schedule(KEYS[2], KEYS[3], KEYS[5], KEYS[4], ARGV[2], ARGV[3], parked)
-  keep_key(keyed, 'a', stored_step(stored), clock_us() / 1000, member)
-  if counts_keys(base) then
-    release_key(base, KEYS[1], ARGV[1])
-  end
-  note(KEYS[4], 'other', 1)
-  expire(tonumber(ARGV[4]), { KEYS[2], KEYS[3], KEYS[4], KEYS[5] })
+local base = base_of(KEYS[4])
+local queue = {
+  base = base,
+  unacked = KEYS[1],
+  schedule = KEYS[2],
+  messages = KEYS[3],
+  wake = KEYS[4],
+  duplicates = KEYS[5],
+  expires_ms = tonumber(ARGV[4]),
+  counts_keys = counts_keys(base),
+}
+expect_schedule(queue.schedule, queue.messages)
+local message = held(queue, ARGV[1])
+if message then
+  local parked = with_members(message.stored, 1, { due = tonumber(ARGV[3]) })
+  leave(message)
+  becomes_scheduled(message, ARGV[2], ARGV[3], parked, clock_us() / 1000)
+  note(queue.wake, 'other', 1)
 end

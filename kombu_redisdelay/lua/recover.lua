@@ -53,6 +53,7 @@ end
 
 byte_limit = tonumber(byte_limit)
 local queue = {
+  base = base_of(KEYS[4]),
   unacked = KEYS[2],
   ready = KEYS[3],
   wake = KEYS[4],

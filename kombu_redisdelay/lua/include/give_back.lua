@@ -12,14 +12,9 @@
 
 -- include: brief
 -- include: dead
--- include: expect
--- include: expire
--- include: fair_key
--- include: fair_unacked
+-- include: arrive
 -- include: history
 -- include: retry_wait
--- include: schedule
--- include: unique_unacked
 
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
@@ -57,39 +52,25 @@ local function nothing_given_back()
   return { now_ms = now_ms, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {}, had_messages = {} }
 end
 
--- Finds out whether the queue is fair (fair.lua), and whether its messages are counted by key
--- (fair_unacked.lua).
+-- Finds out whether the queue is fair, and whether its messages are counted by key.
 local function read_fairness(queue)
-  local base = base_of(queue.wake)
-  queue.base = base
   -- For most queues, this is all.
-  if redis.call('EXISTS', base .. 'control', base .. 'unacked-keys') > 0 then
-    queue.fair, queue.counts_keys = fair_state(base), counts_keys(base)
-  end
-end
-
--- To the head of its ready list. In a fair queue, that is the list of its key.
-local function put_at_head(queue, ready, step, payload, done)
-  if queue.fair ~= 'on' then
-    redis.call('RPUSH', ready, payload)
-  else
-    local key, keyed = key_and_payload(payload)
-    put_first(queue.base, step, key, keyed, done.had_messages)
+  if redis.call('EXISTS', queue.base .. 'control', queue.base .. 'unacked-keys') > 0 then
+    queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
   end
 end
 
 -- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
--- `queue` has the keys unacked, ready (the list of step 0), wake, dead, schedule, messages and duplicates;
--- base, fair and counts_keys of read_fairness(); separator, dead_limit, delivery_limit, isolated_from (0:
--- each death is a failure), retry_wait_ms (the first wait), delay_ms (nil: by retry_wait_ms) and expires_ms.
+-- `queue` is that of held.lua, and has dead, dead_limit, delivery_limit, isolated_from (0: each death is a
+-- failure), retry_wait_ms (the first wait) and delay_ms (nil: by retry_wait_ms).
 -- Returns the message as it was stored, nil if it is not unacked; where it went, nil if it is still unacked;
 -- and how many bytes its key counts as (unique.lua).
 local function give_back(tag, id, how, queue, done)
-  local stored = redis.call('HGET', queue.unacked, tag)
-  if not stored then
+  local message = held(queue, tag)
+  if not message then
     return nil
   end
-  local start = stored_start(stored)
+  local stored, start, now_ms = message.stored, message.start, done.now_ms
   local count, lost, where, wait = judge(stored, start, how, queue)
   if where == 'later' and id == '' then
     done.unnamed[#done.unnamed + 1] = tag
@@ -102,49 +83,29 @@ local function give_back(tag, id, how, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  local now_ms, step = done.now_ms, stored_step(stored)
-  local keyed = key_of_unacked(queue.base, queue.unacked, tag, stored, start)
-  if where ~= 'dead' and is_superseded(keyed) then
-    redis.call('HDEL', queue.unacked, tag)
-    free_key(keyed, now_ms)
+  if where ~= 'dead' and is_superseded(message.keyed) then
+    leave(message)
+    is_over(message, now_ms)
   elseif where == 'dead' then
     expect_list(queue.dead, 'LPUSH')
-    redis.call('HDEL', queue.unacked, tag)
+    leave(message)
     local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
     done.dead = done.dead + 1
     done.dropped = done.dropped + add_dead_letter(queue.dead, queue.dead_limit, count, reason, stored)
     add_brief(done.briefs, stored)
-    free_key(keyed, now_ms)
+    is_over(message, now_ms)
   elseif where == 'later' then
     expect_schedule(queue.schedule, queue.messages)
-    redis.call('HDEL', queue.unacked, tag)
+    leave(message)
     changes.due = now_ms + wait
-    local waiting = with_members(stored, 1, changes)
-    local member =
-      schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, changes.due, waiting)
-    keep_key(keyed, 'a', step, now_ms, member)
-    expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
+    becomes_scheduled(message, id, changes.due, with_members(stored, 1, changes), now_ms)
   else
-    local ready = ready_key(queue.ready, queue.separator, step)
     local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
-    local push = where == 'head' and 'RPUSH' or 'LPUSH'
-    expect_list(ready, push)
-    if where == 'head' and queue.fair == 'on' then
-      expect_right(push, queue.base .. step .. ':', '')
-    end
-    redis.call('HDEL', queue.unacked, tag)
-    if where == 'head' then
-      put_at_head(queue, ready, step, payload, done)
-    else
-      redis.call('LPUSH', ready, payload)
-    end
-    keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
-    expire(queue.expires_ms, { ready })
+    expect_ready(message, where)
+    leave(message)
+    becomes_ready(message, where, payload, now_ms, done.had_messages)
   end
-  if queue.counts_keys then
-    release_key(queue.base, queue.unacked, tag)
-  end
-  return stored, where, keyed and BYTES_OF_KEY or 0
+  return stored, where, message.keyed and BYTES_OF_KEY or 0
 end
 
 -- To be called when all were given back.

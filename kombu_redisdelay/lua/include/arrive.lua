@@ -1,0 +1,45 @@
+-- A message that has left its consumer (leave.lua) arrives in another place. Of its queue, this needs the
+-- keys ready (the list of step 0), wake, schedule, messages and duplicates, as far as it goes there, and
+--   separator    between the name of a ready list and its step
+--   expires_ms   x-expires of the queue, ms (0: none)
+--   fair         its state (fair.lua)
+
+-- include: expect
+-- include: expire
+-- include: fair_key
+-- include: leave
+-- include: schedule
+
+-- To the 'head' or the 'tail' of its ready list. To be called before it leaves.
+local function expect_ready(message, where)
+  local queue, push = message.queue, where == 'head' and 'RPUSH' or 'LPUSH'
+  expect_list(ready_key(queue.ready, queue.separator, message.step), push)
+  if where == 'head' and queue.fair == 'on' then
+    expect_right(push, queue.base .. message.step .. ':', '')
+  end
+end
+
+-- In a fair queue, the head is the list of its key; `had_messages` is for turns_of_first() (fair.lua).
+local function becomes_ready(message, where, payload, now_ms, had_messages)
+  local queue, step, keyed = message.queue, message.step, message.keyed
+  local ready = ready_key(queue.ready, queue.separator, step)
+  if where == 'tail' then
+    redis.call('LPUSH', ready, payload)
+  elseif queue.fair == 'on' then
+    local key, with_key = key_and_payload(payload)
+    put_first(queue.base, step, key, with_key, had_messages)
+  else
+    redis.call('RPUSH', ready, payload)
+  end
+  keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
+  expire(queue.expires_ms, { ready })
+end
+
+-- To the schedule, under this id. Returns the name that it has there. expect_schedule() comes before.
+local function becomes_scheduled(message, id, due_ms, stored, now_ms)
+  local queue = message.queue
+  local member = schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
+  keep_key(message.keyed, 'a', message.step, now_ms, member)
+  expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
+  return member
+end
