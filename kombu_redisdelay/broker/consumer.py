@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -14,10 +13,9 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Delivery, Permits, Request, Tags, Taken, UnackedKeys
 from kombu_redisdelay.broker.failed import failing
-from kombu_redisdelay.broker.failure import Failure, report_dead, report_dropped, report_returned
+from kombu_redisdelay.broker.failure import Failure, report_dropped, report_returned
 from kombu_redisdelay.broker.finished import Finishing
 from kombu_redisdelay.broker.lease import Lease, Membership
-from kombu_redisdelay.broker.message import ids_to_schedule
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
@@ -25,7 +23,6 @@ from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.scripts import (
     DEAD_LETTER,
-    GIVE_BACK,
     PARK,
     try_each,
 )
@@ -307,44 +304,15 @@ class Consumer:
 
     def _give_back(self, queue: str, tags: Sequence[str], how: str, delay_ms: float | None = None) -> int:
         """Returns how many of them were held."""
-        k, options = self.store.keys(queue), self._options
-        count = 0
-        ids: dict[str, str] | dict[bytes, str] = dict.fromkeys(tags, "")
-        while ids:
-            settled, dead, dropped, briefs, unnamed = GIVE_BACK(
-                self.store.server,
-                (k.unacked(self.name), k.ready, k.wake, k.dead, *k.scheduling),
-                GIVE_BACK.arguments(
-                    chain.from_iterable(ids.items()),
-                    separator=k.separator,
-                    how=how,
-                    delivery_limit=options.delivery_limit or 0,
-                    dead_limit=options.dead_letter_limit,
-                    expires_ms=self.store.expires_ms.get(queue, 0),
-                    retry_wait_ms=options.retry_wait_ms,
-                    delay_ms="" if delay_ms is None else delay_ms,
-                    count=len(ids),
-                ),
-            )
-            count += settled
-            self._report(queue, dead, briefs, dropped)
-            ids = ids_to_schedule(unnamed)
-            if ids:
-                self.store.remember(queue)
-            if dead:
-                self._permits.leave([queue])
-        return count
+        settled, dead = self._recovery.give_back_tags(queue, self.name, tags, how, delay_ms)
+        if dead:
+            self._permits.leave([queue])
+        return settled
 
     def _settled(self, tag: str) -> None:
         """Forget what is known of a message that is settled without an ack."""
         self._failed.pop(tag, None)
         self._unacked_keys.forget(tag)
-
-    def _report(self, queue: str, dead: int, briefs: Sequence[bytes], dropped: int) -> None:
-        """Say how many messages are dead letters now, *briefs* what some of them are, and how many older ones
-        had to go."""
-        report_dead(self.store, self._options, queue, dead, briefs)
-        report_dropped(self._options, queue, dropped)
 
     def _make_dead(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,

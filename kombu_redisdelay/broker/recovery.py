@@ -1,4 +1,4 @@
-"""Gives back all messages of a consumer: our own when we stop, and those of lost ones, which it finds."""
+"""Gives back messages of a consumer: some, all of our own when we stop, and those of lost ones, which it finds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import report_dead, report_dropped
@@ -16,9 +17,9 @@ from kombu_redisdelay.broker.message import ids_to_schedule, task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, RoundTrips, portions
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of
-from kombu_redisdelay.broker.server.scripts import CONSUMERS, RECOVER, ScriptCall, run_each
+from kombu_redisdelay.broker.server.scripts import CONSUMERS, GIVE_BACK, ScriptCall, run_each
 from kombu_redisdelay.broker.server.server import by_slot
-from kombu_redisdelay.broker.server.wire import answers
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.words import printable
 
@@ -88,6 +89,24 @@ class _Return:
     done: bool = False
     briefs: list[bytes] = field(default_factory=list)
 
+    @property
+    def some_tags(self) -> list[bytes]:
+        """Those of the next script."""
+        return self.tags[:MESSAGES_PER_CALL]
+
+
+class _Reply(NamedTuple):
+    """What ``give_back.lua`` returns."""
+
+    looked_at: int
+    settled: int
+    dead: int
+    dropped: int
+    done: int
+    lost: list[bytes]
+    briefs: list[bytes]
+    unnamed: list[bytes]
+
 
 class Recovery:
     """Gives back messages in *store*."""
@@ -129,43 +148,79 @@ class Recovery:
             # The message taken last goes back first, so that the one taken first is at the head in the end.
             each.tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
 
-    def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
-        replies = run_each(self._store.server, [self._call(each, how) for each in returns])
-        for each, reply in zip(returns, replies, strict=True):
-            looked_at, acted_on, dead, dropped, done, lost, dead_briefs, unnamed = reply
-            each.ids = ids_to_schedule(unnamed)
-            if each.ids:
-                self._store.remember(each.holder.queue)
-            each.tags[:looked_at] = each.ids
-            each.given_back += acted_on - dead
-            each.done = bool(done)
-            each.briefs = each.briefs or lost
-            report_dead(self._store, self._options, each.holder.queue, dead, dead_briefs)
-            report_dropped(self._options, each.holder.queue, dropped)
+    def give_back_tags(
+        self, queue: str, consumer: str, tags: Sequence[str], how: str, delay_ms: float | None = None
+    ) -> tuple[int, int]:
+        """Give back some messages that *consumer* holds. Returns how many of them were held, and how many of
+        those are dead letters now.
 
-    def _call(self, each: _Return, how: str) -> ScriptCall:
-        queue, consumer, lease_counts = each.holder
-        k, options = self._store.keys(queue), self._options
-        keys = (k.consumers, k.unacked(consumer), k.ready, k.wake, k.dead, *k.scheduling)
-        tags = each.tags[:MESSAGES_PER_CALL]
-        return (
-            RECOVER,
-            keys,
-            RECOVER.arguments(
-                (text for tag in tags for text in (tag, each.ids.get(tag, ""))),
-                consumer=consumer,
-                is_lost=int(not lease_counts),
-                how=how,
-                byte_limit=BYTES_PER_CALL,
-                separator=k.separator,
-                delivery_limit=options.delivery_limit or 0,
-                dead_limit=options.dead_letter_limit,
-                isolated_from=options.isolated_after,
-                expires_ms=self._store.expires_ms.get(queue, 0),
-                retry_wait_ms=options.retry_wait_ms,
-                count=len(tags),
-            ),
+        Arguments:
+            how: "unseen", "returned" or "failed" (``lua/include/give_back.lua``).
+            delay_ms: after how many ms they may be delivered again; ``None``: as the option ``retry_wait``
+                says.
+        """
+        holder, settled, dead = Holder(queue, consumer, lease_counts=False), 0, 0
+        left: list[tuple[Argument, str]] = [(tag, "") for tag in tags]
+        while left:
+            _, keys, args = self._call(holder, left, how, delay_ms, stays=True)
+            reply, ids = self._read(queue, GIVE_BACK(self._store.server, keys, args))
+            settled, dead = settled + reply.settled, dead + reply.dead
+            left[: reply.looked_at] = ids.items()
+        return settled, dead
+
+    def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
+        calls = [
+            self._call(each.holder, [(tag, each.ids.get(tag, "")) for tag in each.some_tags], how)
+            for each in returns
+        ]
+        for each, reply in zip(returns, run_each(self._store.server, calls), strict=True):
+            some, each.ids = self._read(each.holder.queue, reply)
+            each.tags[: some.looked_at] = each.ids
+            each.given_back += some.settled - some.dead
+            each.done = bool(some.done)
+            each.briefs = each.briefs or some.lost
+
+    def _read(self, queue: str, reply: Sequence[Any]) -> tuple[_Reply, Mapping[bytes, str]]:
+        """A reply, and the ids of those messages that are still to do. Says what became a dead letter."""
+        found = _Reply(*reply)
+        ids = ids_to_schedule(found.unnamed)
+        if ids:
+            self._store.remember(queue)
+        report_dead(self._store, self._options, queue, found.dead, found.briefs)
+        report_dropped(self._options, queue, found.dropped)
+        return found, ids
+
+    def _call(
+        self,
+        holder: Holder,
+        tags_and_ids: Sequence[tuple[Argument, str]],
+        how: str,
+        delay_ms: float | None = None,
+        *,
+        stays: bool = False,
+    ) -> ScriptCall:
+        """
+        Arguments:
+            stays: whether it is consumer of the queue also when it holds nothing.
+        """
+        k, options = self._store.keys(holder.queue), self._options
+        keys = (k.unacked(holder.consumer), k.ready, k.wake, k.dead, *k.scheduling, k.consumers)
+        args = GIVE_BACK.arguments(
+            chain.from_iterable(tags_and_ids),
+            consumer="" if stays else holder.consumer,
+            lease_counts=int(holder.lease_counts),
+            how=how,
+            byte_limit=BYTES_PER_CALL,
+            separator=k.separator,
+            delivery_limit=options.delivery_limit or 0,
+            dead_limit=options.dead_letter_limit,
+            isolated_from=options.isolated_after,
+            expires_ms=self._store.expires_ms.get(holder.queue, 0),
+            retry_wait_ms=options.retry_wait_ms,
+            delay_ms="" if delay_ms is None else delay_ms,
+            count=len(tags_and_ids),
         )
+        return GIVE_BACK, keys, args
 
 
 class LeaseWatch:
@@ -319,7 +374,7 @@ class Recoverer:
 def _weight(each: _Return) -> int:
     """About how long its script takes, in messages: Redis turns to others only after all scripts of a packet.
     A script without messages takes as long as four."""
-    return 4 + min(len(each.tags), MESSAGES_PER_CALL)
+    return 4 + len(each.some_tags)
 
 
 def _report_recovered(holder: Holder, returned: Returned) -> None:

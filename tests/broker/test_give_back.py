@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker import consumer as consumer_module
+from kombu_redisdelay.broker import recovery
 from kombu_redisdelay.broker.server.scripts import Script
 from kombu_redisdelay.broker.server.wire import Argument, Caller
 from tests.broker.rig import Rig, dead_letter, park, payload, taken, texts, with_count
@@ -225,7 +226,7 @@ class TestPutBack:
                 return super().__call__(server, keys, args)
 
         monkeypatch.setattr(consumer_module, "BYTES_PER_CALL", 1000)
-        monkeypatch.setattr(consumer_module, "GIVE_BACK", Spy("give_back"))
+        monkeypatch.setattr(recovery, "GIVE_BACK", Spy("give_back"))
         consumer.put_back(deliveries)
         first, second, third, fourth = (delivery.tag for delivery in deliveries)
         assert tags_of_calls == [[fourth, third], [second, first]]

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.maintenance import QUEUES_AT_ONCE, Maintenance
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.scripts import RECOVER
+from kombu_redisdelay.broker.server.scripts import GIVE_BACK
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import LEASE_MS, Rig, payload, taken
 from tests.clock import Clock
@@ -52,7 +52,7 @@ def test_one_round_trip_at_a_time(
         rig.put(queue, payload("m"))
         taken(rig.consumer(f"lost {queue}"), queue)
         rig.end_lease(queue, f"lost {queue}")
-    rig.load(RECOVER)
+    rig.load(GIVE_BACK)
     while maintenance.round_trip(queues):
         pass
     rig.wait(60)

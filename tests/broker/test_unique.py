@@ -693,7 +693,7 @@ class TestManyAtOnce:
         me = rig.consumer()
         deliveries = [delivery for _ in range(2) for delivery in taken(me, "q", limit=500)]
         me.put_back(deliveries)
-        assert max(calls.of(GIVE_BACK, first=9, each=2)) <= self.FEW
+        assert max(calls.of(GIVE_BACK, first=13, each=2)) <= self.FEW
         assert rig.unacked("q") == {}
         assert len(rig.ready("q")) == self.MANY
 
