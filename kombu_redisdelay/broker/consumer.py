@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.delivery import Delivery, Permits, Request, Tags, Taken, UnackedKeys
+from kombu_redisdelay.broker.delivery import Acks, Delivery, Request, Tags, Taken
 from kombu_redisdelay.broker.failed import failing
 from kombu_redisdelay.broker.failure import Failure, report_dropped, report_returned
 from kombu_redisdelay.broker.finished import Finishing
@@ -77,8 +77,7 @@ class Consumer:
         self._tags = Tags()
         #: By slot.
         self._takes: dict[int, Takes] = {}
-        self._permits = Permits(store)
-        self._unacked_keys = UnackedKeys(store)
+        self._acks = Acks(store)
 
     @property
     def is_taking(self) -> bool:
@@ -95,8 +94,7 @@ class Consumer:
         takes = self._takes.get(slot)
         if takes is None:
             takes = self._takes[slot] = Takes(
-                *(self.store, self.name, self._options, self._tags, self.membership),
-                *(self._permits, self._unacked_keys),
+                *(self.store, self.name, self._options, self._tags, self.membership, self._acks)
             )
         return takes
 
@@ -108,11 +106,7 @@ class Consumer:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
         self._failed.pop(tag, None)
-        is_limited = self._permits.is_limited(queue)
-        ack = self._unacked_keys.ack(queue, self.name, tag, is_limited=is_limited)
-        if ack is None:
-            ack = self._permits.ack(queue, self.name, tag)
-        self.store.server.ack(ack)
+        self.store.server.ack(self._acks.of(queue, self.name, tag))
 
     def keep_failed(self, queue: str, tag: str, failure: Failure, copy: bytes = b"") -> None:
         """Ack a message whose task has failed for good, or could not be ended though it has returned, and
@@ -126,7 +120,7 @@ class Consumer:
         if keep is None:
             raise ValueError("this consumer keeps no failed tasks")
         self._settled(tag)
-        is_limited = self._permits.is_limited(queue)
+        is_limited = self._acks.is_limited(queue)
         self.store.server.ack(failing(self.store, keep, self.name, queue, tag, failure, copy, is_limited))
         if failure.returned:
             metrics.returned(queue)
@@ -228,7 +222,7 @@ class Consumer:
             expires_ms = self.store.expires_ms.get(delivery.queue, 0)
             calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
         replies = try_each(self.store.server, calls)
-        self._permits.leave(queues)
+        self._acks.wake(queues)
         return replies
 
     def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
@@ -306,13 +300,13 @@ class Consumer:
         """Returns how many of them were held."""
         settled, dead = self._recovery.give_back_tags(queue, self.name, tags, how, delay_ms)
         if dead:
-            self._permits.leave([queue])
+            self._acks.wake([queue])
         return settled
 
     def _settled(self, tag: str) -> None:
         """Forget what is known of a message that is settled without an ack."""
         self._failed.pop(tag, None)
-        self._unacked_keys.forget(tag)
+        self._acks.forget(tag)
 
     def _make_dead(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
         """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
@@ -334,7 +328,7 @@ class Consumer:
                 metrics.dead_lettered(queue, was_unacked)
                 report_dropped(self._options, queue, dropped)
                 outcomes[index] = bool(was_unacked)
-        self._permits.leave(queues)
+        self._acks.wake(queues)
         return outcomes
 
 

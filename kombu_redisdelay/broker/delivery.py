@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.scripts import ACK, ACK_UNIQUE
+from kombu_redisdelay.broker.server.scripts import ACK
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import field_until_ack
 
@@ -166,69 +166,44 @@ class ServerClock:
         return round((monotonic() + self._ahead) * 1_000_000)
 
 
-class Permits:
-    """Tracks which queues of a consumer have a concurrency limit. When a message of one is settled, it wakes
-    a consumer, because a permit is free."""
+class Acks:
+    """Knows which ack a message needs, by what it holds until then: a permit, if its queue or the keys of
+    that have a limited concurrency; and its unique key. Most hold nothing, and need no script."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: The queues with a limited concurrency.
         self._limited: set[str] = set()
+        #: Delivery tag -> the unique key as it is in Redis.
+        self._unique: dict[str, str] = {}
 
     def note(self, hot: Collection[str], left_out: Collection[str], taken: Taken) -> None:
-        """Note what the reply to a take from the queues *hot* has said. Nothing of those that it may have
-        *left_out*."""
+        """Note what the reply to a take from the queues *hot* has said. Of those that it may have *left_out*,
+        it does not say whether they are limited."""
         if taken.with_permits or self._limited:
             self._limited.difference_update(set(hot).difference(left_out))
             self._limited.update(taken.with_permits)
+        for delivery in taken.deliveries:
+            if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
+                self._unique[delivery.tag] = field
 
     def is_limited(self, queue: str) -> bool:
         """Whether the concurrency of *queue* is limited."""
         return queue in self._limited
 
-    def ack(self, queue: str, consumer: str, tag: str) -> Ack:
-        """The ack of a message. In a limited queue, it wakes a consumer, too."""
-        keys = self._store.keys(queue)
-        if queue not in self._limited:
+    def of(self, queue: str, consumer: str, tag: str) -> Ack:
+        """The ack of a message of *queue* that *consumer* holds. If a permit is free by it, it wakes another
+        consumer; and it frees the unique key."""
+        keys, field, is_limited = self._store.keys(queue), self._unique.pop(tag, ""), queue in self._limited
+        if not (field or is_limited):
             return Ack(queue, tag, ("HDEL", keys.unacked(consumer), tag))
-        used = (keys.unacked(consumer), keys.wake)
-        return ACK.as_ack(self._store.server, queue, tag, used, (tag,))
-
-    def leave(self, queues: Iterable[str]) -> None:
-        """Wake a consumer of each of *queues* that is limited: messages of it are settled."""
-        self._store.wake(*self._limited.intersection(queues))
-
-
-class UnackedKeys:
-    """Which of a consumer's messages hold a unique key until they are acked, by their delivery tags: the ack
-    of such a message frees its key.
-
-    All other messages are acked without a script.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        #: Delivery tag -> the key as it is in Redis.
-        self._texts: dict[str, str] = {}
-
-    def note(self, deliveries: Iterable[Delivery]) -> None:
-        """Note what was taken."""
-        for delivery in deliveries:
-            if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
-                self._texts[delivery.tag] = field
-
-    def ack(self, queue: str, consumer: str, tag: str, *, is_limited: bool) -> Ack | None:
-        """The ack of a message that holds a key; ``None`` if it holds none.
-
-        Arguments:
-            is_limited: whether the queue has a limited concurrency.
-        """
-        field = self._texts.pop(tag, None)
-        if field is None:
-            return None
-        keys = self._store.keys(queue)
         used, args = (keys.unacked(consumer), keys.wake), (tag, field, int(is_limited))
-        return ACK_UNIQUE.as_ack(self._store.server, queue, tag, used, args)
+        return ACK.as_ack(self._store.server, queue, tag, used, args)
 
     def forget(self, tag: str) -> None:
-        """The message is not held any more."""
-        self._texts.pop(tag, None)
+        """Note that a message was settled without an ack."""
+        self._unique.pop(tag, None)
+
+    def wake(self, queues: Iterable[str]) -> None:
+        """Wake a consumer of each of *queues* that is limited: messages of it were settled without an ack."""
+        self._store.wake(*self._limited.intersection(queues))

@@ -1,4 +1,4 @@
-"""Gives back messages of a consumer: some, all of our own when we stop, and those of lost ones, which it finds."""
+"""Gives back messages of a consumer: some, all of our own when we stop, and all of lost ones. It finds these."""
 
 from __future__ import annotations
 

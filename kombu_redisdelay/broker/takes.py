@@ -12,15 +12,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.delivery import (
+    Acks,
     Delivery,
     Looked,
     Peek,
-    Permits,
     Request,
     ServerClock,
     Tags,
     Taken,
-    UnackedKeys,
     Waiting,
 )
 from kombu_redisdelay.broker.lease import Membership
@@ -60,8 +59,7 @@ class Takes:
         consumer: its name.
         tags: where its delivery tags come from.
         membership: the queues that it is a consumer of. It joins those that it takes from.
-        permits: those of them that have a limited concurrency.
-        unacked_keys: those of its messages that hold a key.
+        acks: what it needs to know of what is taken, for the acks.
 
     Attributes:
         server: the way to the server.
@@ -74,8 +72,7 @@ class Takes:
         options: Options,
         tags: Tags,
         membership: Membership,
-        permits: Permits,
-        unacked_keys: UnackedKeys,
+        acks: Acks,
     ) -> None:
         self.server = store.server
         self._store = store
@@ -83,8 +80,7 @@ class Takes:
         self._options = options
         self._tags = tags
         self._membership = membership
-        self._permits = permits
-        self._unacked_keys = unacked_keys
+        self._acks = acks
         self._lease = options.lease_policy
         self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
@@ -235,8 +231,7 @@ class Takes:
         )
         # Of more queues, others may have been woken: then it has left some of the hot ones, which have more.
         left_out = taken.more if len(roster.queues) > QUEUES_PER_TAKE else ()
-        self._permits.note(hot, left_out, taken)
-        self._unacked_keys.note(deliveries)
+        self._acks.note(hot, left_out, taken)
         return taken
 
     def _join(self, request: Request) -> None:

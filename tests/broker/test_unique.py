@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
-    ACK_UNIQUE,
+    ACK,
     CANCEL,
     FORWARD,
     GIVE_BACK,
@@ -249,7 +249,7 @@ class TestLatest:
         rig.publish_unique("q", "3", key(LATEST))
         keys = rig.store.keys("q")
         used = (keys.unacked("me"), keys.wake)
-        assert ACK_UNIQUE(me.store.server, used, (tag, key(LATEST).field, 0)) == 0
+        assert ACK(me.store.server, used, (tag, key(LATEST).field, 0)) == 0
         assert taken(me, "q") == []
 
 

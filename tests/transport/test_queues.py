@@ -8,7 +8,7 @@ import pytest
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
-from kombu_redisdelay.broker.delivery import Permits, Request, Tags, UnackedKeys
+from kombu_redisdelay.broker.delivery import Acks, Request, Tags
 from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
 from kombu_redisdelay.broker.lease import Membership
 from kombu_redisdelay.broker.limits import FairQueues
@@ -135,7 +135,7 @@ def test_a_take_that_comes_late_lists_no_consumer_that_has_left(site: Site) -> N
     lease = channel.consumer._lease
     late = Takes(
         *(store, name, channel.options, Tags(), Membership(store, name, lease, ())),
-        *(Permits(store), UnackedKeys(store)),
+        Acks(store),
     )
     publish(channel, "b")
     taken = late.take(Request(["q"], 1))
