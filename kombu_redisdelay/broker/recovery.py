@@ -1,4 +1,4 @@
-"""Gives back messages of a consumer: some, all of our own when we stop, and all of lost ones. It finds these."""
+"""Gives back messages: some of a consumer, all of our own when we stop, all of lost ones. It finds these."""
 
 from __future__ import annotations
 

@@ -10,14 +10,21 @@
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many lists of what is kept there are
 --
--- Returns  a list of how many messages each list of what is kept has; ready, scheduled, overdue and unacked
---          messages; consumers; consumers whose lease has ended and that hold messages; due time of the first
---          scheduled message, as text, ms since the epoch (nil: none); microseconds for which it has been due
---          (0: it is not due yet); server's clock in microseconds; failed tasks; how many of these are known
---          to have returned; lines about finished tasks; how many scheduled messages wait for their keys
---          (include/unique.lua); how many were dropped and replaced since the history of the queue began;
---          then 1 or 0 for each of: the queue is paused, its concurrency allows no message now, its rate
---          allows none, a wake-up token is there, messages may wait for a worker that knows their task
+-- Returns  for each number its name, and then the number:
+--   kept             a list: how many messages each list of what is kept has
+--   ready, scheduled, overdue, unacked    messages
+--   blocked          scheduled messages that wait for their keys (include/unique.lua)
+--   consumers, consumers_lost             with a lease; and whose lease has ended, and that hold messages
+--   due_ms           when the first scheduled message is due, as text, ms since the epoch (nil: none)
+--   late_us          for how long it has been due, microseconds (0: it is not due yet)
+--   now_us           the server's clock, microseconds
+--   failed, returned, finished            tasks that have failed, those of them that have returned; lines
+--   dropped, replaced                     messages, since the history of the queue began
+-- and these, each 1 or 0
+--   is_paused        the queue is paused
+--   has_no_permit, has_no_token           its concurrency, or its rate, allows no message now
+--   has_waker        a wake-up token is there
+--   has_unknown      messages may wait for a worker that knows their task
 
 -- include: clock
 -- include: limits
@@ -55,26 +62,30 @@ if due_ms == 'inf' then
   due_ms = nil
 end
 local conflicts = redis.pcall('HMGET', queue.base .. 'history', 'dropped', 'replaced')
-return {
-  kept,
-  ready,
-  redis.call('ZCARD', KEYS[1]),
-  redis.call('ZCOUNT', KEYS[1], '-inf', now_ms),
-  unacked,
-  alive,
-  lost,
-  due_ms or false,
-  due_ms and math.max(0, now_us - due_ms * 1000) or 0,
-  now_us,
-  redis.call('ZCARD', queue.base .. 'failed'),
-  redis.call('ZCARD', queue.base .. 'failed:returned'),
-  redis.call('LLEN', queue.base .. 'finished'),
-  redis.call('ZCOUNT', KEYS[1], '+inf', '+inf'),
-  number_in(conflicts[1]) or 0,
-  number_in(conflicts[2]) or 0,
-  queue.is_paused and 1 or 0,
-  queue.permits <= 0 and 1 or 0,
-  queue.tokens <= 0 and 1 or 0,
-  redis.call('EXISTS', KEYS[3]),
-  redis.call('EXISTS', KEYS[5]),
-}
+local reply = {}
+local function tell(name, value)
+  reply[#reply + 1], reply[#reply + 2] = name, value
+end
+
+tell('kept', kept)
+tell('ready', ready)
+tell('scheduled', redis.call('ZCARD', KEYS[1]))
+tell('overdue', redis.call('ZCOUNT', KEYS[1], '-inf', now_ms))
+tell('unacked', unacked)
+tell('blocked', redis.call('ZCOUNT', KEYS[1], '+inf', '+inf'))
+tell('consumers', alive)
+tell('consumers_lost', lost)
+tell('due_ms', due_ms or false)
+tell('late_us', due_ms and math.max(0, now_us - due_ms * 1000) or 0)
+tell('now_us', now_us)
+tell('failed', redis.call('ZCARD', queue.base .. 'failed'))
+tell('returned', redis.call('ZCARD', queue.base .. 'failed:returned'))
+tell('finished', redis.call('LLEN', queue.base .. 'finished'))
+tell('dropped', number_in(conflicts[1]) or 0)
+tell('replaced', number_in(conflicts[2]) or 0)
+tell('is_paused', queue.is_paused and 1 or 0)
+tell('has_no_permit', queue.permits <= 0 and 1 or 0)
+tell('has_no_token', queue.tokens <= 0 and 1 or 0)
+tell('has_waker', redis.call('EXISTS', KEYS[3]))
+tell('has_unknown', redis.call('EXISTS', KEYS[5]))
+return reply

@@ -14,7 +14,7 @@ from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, run_each
+from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, named, run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.consumers import deserted
@@ -45,6 +45,12 @@ T = TypeVar("T")
 
 #: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
+
+#: What is as ``stats.lua`` tells it.
+_AS_TOLD = (
+    *("ready", "scheduled", "overdue", "unacked", "blocked", "consumers", "consumers_lost"),
+    *("finished", "dropped", "replaced"),
+)
 
 
 @public
@@ -129,14 +135,12 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     listing: list[str] = []
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
-        by_name = dict(zip(some, replies, strict=True))
+        told = dict(zip(some, map(named, replies), strict=True))
         lanes = lanes_of(store, some)
-        waiting = [name for name, (_, ready, *_) in by_name.items() if ready]
+        waiting = [name for name, its in told.items() if its["ready"]]
         since_ms = _waiting_since_ms(store, waiting, lanes)
-        found |= {
-            name: _stats(name, reply, since_ms.get(name), lanes.get(name)) for name, reply in by_name.items()
-        }
-        listing += [name for name, reply in by_name.items() if reply[-1]]
+        found |= {name: _stats(name, its, since_ms.get(name), lanes.get(name)) for name, its in told.items()}
+        listing += [name for name, its in told.items() if its["has_unknown"]]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
     limits, bounds = queue_limits(store, list(names)), store.bounds()
@@ -282,35 +286,35 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
     return max(known, default=None if one.ready or other.ready else 0.0)
 
 
-def _stats(queue: str, reply: Sequence[Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
-    kept, *numbers, failed, returned, finished, blocked, dropped, replaced = reply[:-5]
-    is_paused, has_no_permit, has_no_token, has_waker, _ = reply[-5:]
-    ready, scheduled, overdue, unacked, consumers, consumers_lost, due_ms, late_us, now_us = numbers
+def _stats(queue: str, told: Mapping[str, Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
+    """
+    Arguments:
+        told: what ``stats.lua`` tells.
+    """
+    ready, consumers = told["ready"], told["consumers"]
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
-        waiting = max(0.0, now_us / 1_000_000 - since_ms / 1000)
-    lateness = late_us / 1_000_000
+        waiting = max(0.0, told["now_us"] / 1_000_000 - since_ms / 1000)
+    lateness = told["late_us"] / 1_000_000
     facts = Facts(
-        *(consumers, is_paused, has_no_permit, has_no_token, bool(lanes and lanes.waits_for_keys)),
-        *(has_waker, unacked, waiting, lateness),
+        consumers=consumers,
+        is_paused=told["is_paused"],
+        has_no_permit=told["has_no_permit"],
+        has_no_token=told["has_no_token"],
+        waits_for_keys=bool(lanes and lanes.waits_for_keys),
+        has_waker=told["has_waker"],
+        unacked=told["unacked"],
+        waiting=waiting,
+        lateness=lateness,
     )
     return QueueStats(
         queue=queue,
-        ready=ready,
-        scheduled=scheduled,
-        overdue=overdue,
-        blocked=blocked,
-        dropped=dropped,
-        replaced=replaced,
         # An older release may have left names among those that have returned.
-        failed=max(0, failed - returned),
-        returned=min(returned, failed),
-        finished=finished,
-        unacked=unacked,
-        **_by_state(kept),
-        consumers=consumers,
-        consumers_lost=consumers_lost,
-        next_due=None if due_ms is None else from_ms(float(due_ms)),
+        failed=max(0, told["failed"] - told["returned"]),
+        returned=min(told["returned"], told["failed"]),
+        **_by_state(told["kept"]),
+        **{name: told[name] for name in _AS_TOLD},
+        next_due=None if told["due_ms"] is None else from_ms(float(told["due_ms"])),
         lateness=lateness,
         waiting=waiting,
         limits=UNLIMITED,

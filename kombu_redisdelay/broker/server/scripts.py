@@ -177,6 +177,11 @@ def run_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
     return list(checked(try_each(server, calls)))
 
 
+def named(reply: Sequence[Any]) -> dict[str, Any]:
+    """The *reply* of a script that tells the name of each value before the value."""
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
 PUT = Script("put")
 UNWAKE = Script("unwake")
 SCHEDULE = Script("schedule")
