@@ -165,15 +165,8 @@ class Selection:
         return any(all(STATES[name].is_past for name in names) for names in of_some)
 
     def span(self, state: State) -> Span:
-        """Between which moments the messages are, by the present time.
-
-        Raises:
-            ValueError: there is no moment between them.
-        """
-        after_ms, before_ms = self._ms("after", state), self._ms("before", state)
-        if after_ms is not None and before_ms is not None and after_ms >= before_ms:
-            raise ValueError(f"no moment is after {self.after} and before {self.before}")
-        return after_ms, before_ms
+        """Between which moments the messages are, by the present time."""
+        return self._ms("after", state), self._ms("before", state)
 
     def _ms(self, name: str, state: State) -> float | None:
         time = _parsed(name, getattr(self, name))

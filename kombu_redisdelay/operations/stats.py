@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import reduce
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -45,12 +46,6 @@ T = TypeVar("T")
 
 #: Queues that are read in one round trip.
 QUEUES_PER_CALL = 100
-
-#: What is as ``stats.lua`` tells it.
-_AS_TOLD = (
-    *("ready", "scheduled", "overdue", "unacked", "blocked", "consumers", "consumers_lost"),
-    *("finished", "dropped", "replaced"),
-)
 
 
 @public
@@ -137,10 +132,10 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
         replies = run_each(store.server, [_call(store, name) for name in some])
         told = dict(zip(some, map(named, replies), strict=True))
         lanes = lanes_of(store, some)
-        waiting = [name for name, its in told.items() if its["ready"]]
+        waiting = [name for name, its in told.items() if its.ready]
         since_ms = _waiting_since_ms(store, waiting, lanes)
         found |= {name: _stats(name, its, since_ms.get(name), lanes.get(name)) for name, its in told.items()}
-        listing += [name for name, its in told.items() if its["has_unknown"]]
+        listing += [name for name, its in told.items() if its.has_unknown]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
     limits, bounds = queue_limits(store, list(names)), store.bounds()
@@ -286,35 +281,34 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
     return max(known, default=None if one.ready or other.ready else 0.0)
 
 
-def _stats(queue: str, told: Mapping[str, Any], since_ms: int | None, lanes: Lanes | None) -> QueueStats:
+def _stats(queue: str, told: SimpleNamespace, since_ms: int | None, lanes: Lanes | None) -> QueueStats:
     """
     Arguments:
         told: what ``stats.lua`` tells.
     """
-    ready, consumers = told["ready"], told["consumers"]
+    ready, consumers = told.ready, told.consumers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
-        waiting = max(0.0, told["now_us"] / 1_000_000 - since_ms / 1000)
-    lateness = told["late_us"] / 1_000_000
+        waiting = max(0.0, told.now_us / 1_000_000 - since_ms / 1000)
+    lateness = told.late_us / 1_000_000
     facts = Facts(
         consumers=consumers,
-        is_paused=told["is_paused"],
-        has_no_permit=told["has_no_permit"],
-        has_no_token=told["has_no_token"],
+        is_paused=told.is_paused,
+        has_no_permit=told.has_no_permit,
+        has_no_token=told.has_no_token,
         waits_for_keys=bool(lanes and lanes.waits_for_keys),
-        has_waker=told["has_waker"],
-        unacked=told["unacked"],
+        has_waker=told.has_waker,
+        unacked=told.unacked,
         waiting=waiting,
         lateness=lateness,
     )
+    as_told = {each.name: getattr(told, each.name) for each in fields(QueueStats) if hasattr(told, each.name)}
+    # An older release may have left names among those that have returned.
+    failed, returned = max(0, told.failed - told.returned), min(told.returned, told.failed)
     return QueueStats(
         queue=queue,
-        # An older release may have left names among those that have returned.
-        failed=max(0, told["failed"] - told["returned"]),
-        returned=min(told["returned"], told["failed"]),
-        **_by_state(told["kept"]),
-        **{name: told[name] for name in _AS_TOLD},
-        next_due=None if told["due_ms"] is None else from_ms(float(told["due_ms"])),
+        **{**as_told, "failed": failed, "returned": returned, **_by_state(told.kept)},
+        next_due=None if told.due_ms is None else from_ms(float(told.due_ms)),
         lateness=lateness,
         waiting=waiting,
         limits=UNLIMITED,

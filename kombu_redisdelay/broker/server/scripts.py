@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -177,9 +178,10 @@ def run_each(server: Server, calls: Sequence[ScriptCall]) -> list[Any]:
     return list(checked(try_each(server, calls)))
 
 
-def named(reply: Sequence[Any]) -> dict[str, Any]:
+def named(reply: Sequence[Any]) -> SimpleNamespace:
     """The *reply* of a script that tells the name of each value before the value."""
-    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    names = (name.decode() for name in reply[::2])
+    return SimpleNamespace(**dict(zip(names, reply[1::2], strict=True)))
 
 
 PUT = Script("put")
