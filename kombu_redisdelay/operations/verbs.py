@@ -387,8 +387,8 @@ REVOKE = Verb(
     asks=("terminate",),
     prepare=_revoking,
     needs_app=True,
-    remark="Tasks that run go on, unless they are terminated. With the pools threads, gevent and eventlet, so "
-    "do those that wait in the pool.",
+    remark="Tasks that run go on, unless they are terminated. With the pools threads, gevent and eventlet, "
+    "so do those that wait in the pool.",
     not_found=ACKED_EARLY,
 )
 
