@@ -147,10 +147,14 @@ class Steered(NamedTuple):
         """What names it in JSON."""
         return {"queue": self.queue, **({} if self.key is None else {"key": self.key})}
 
-    def is_paused(self, store: Store) -> bool:
+    def is_paused(self, store: Store, *, in_part: bool = False) -> bool:
+        """
+        Arguments:
+            in_part: whether a partition that is paused by its own name counts.
+        """
         if self.key is None:
-            [its] = queue_limits(store, [self.queue])
-            return its.is_paused
+            names = store.partitions.names(self.queue) if in_part else [self.queue]
+            return any(its.is_paused for its in queue_limits(store, names))
         return limits_of_key(store, self.queue, self.key).paused_since is not None
 
 

@@ -26,7 +26,7 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, as_json
     access = connect(Access, steers=True)
     names = steered_queues(access, queues, every)
     each = all_steered(names, keys)
-    paused = {steered for steered in each if steered.is_paused(access.store)}
+    paused = {steered for steered in each if steered.is_paused(access.store, in_part=True)}
     with changing(access.store, each):
         if not keys:
             limits.resume(access.store, names)

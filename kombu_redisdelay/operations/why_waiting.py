@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.fair import limits_of_state, shown_key
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PREFETCH, UNKNOWN
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PAUSED, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import in_words, number_of
@@ -68,6 +68,8 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
     limits = stats.limits
     if limits.is_paused:
         yield "The queue is paused: workers take nothing from it."
+    elif stats.reason == PAUSED:
+        yield "A partition of the queue is paused: workers take nothing from that."
     if not stats.consumers:
         # Only a worker or the forwarder moves what is due to the ready list.
         forwarder = ", and no `celery delayed forward` moves what is due" if is_overdue else ""

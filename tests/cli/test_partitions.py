@@ -59,6 +59,9 @@ class TestWithTheOption:
         pause(site.store, [NAMES[1]])
         [row] = rows(site, producer, "stats")
         assert row["reason"] == "prefetch full"
+        site.app = producer
+        assert site.text("resume", "-Q", QUEUE) == f"{QUEUE} resumed\n"
+        assert site.text("resume", "-Q", QUEUE) == f"{QUEUE} was not paused\n"
         pause(site.store, NAMES)
         [row] = rows(site, producer, "stats")
         assert row["reason"] == "paused"
