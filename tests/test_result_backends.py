@@ -186,5 +186,5 @@ def test_a_process_that_reads_results_loads_no_transport() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [
-        f"kombu_redisdelay.{name}" for name in ("refusals", "registration", "result_backends", "tls", "urls")
+        f"kombu_redisdelay.{name}" for name in ("refusals", "registration", "result_backends", "urls")
     ]
