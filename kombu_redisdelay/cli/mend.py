@@ -28,7 +28,7 @@ def command(as_json: bool) -> None:
     """
     access = connect(Access)
     with busy("Looking at all keys"):
-        found = mend(access.store, access.options)
+        found = mend(access.store, access.options, access.declared_queues)
     if as_json:
         show_json(
             {

@@ -21,7 +21,7 @@
 local base = base_of(KEYS[2])
 local queue = { base = base, unacked = KEYS[1], counts_keys = counts_keys(base) }
 expect_list(KEYS[2], 'LPUSH')
-local message = ARGV[1] == '' and copied(queue, ARGV[4]) or held(queue, ARGV[1])
+local message = ARGV[1] == '' and copied(queue, ARGV[4]) or unacked_message(queue, ARGV[1])
 if not message then
   return { 0, 0 }
 end

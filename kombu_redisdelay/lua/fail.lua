@@ -86,7 +86,7 @@ local function keep(stored)
 end
 
 local queue = { base = base, unacked = KEYS[1], counts_keys = copy == '' and counts_keys(base) }
-local message = copy == '' and held(queue, tag) or copy ~= '' and copied(queue, copy)
+local message = copy == '' and unacked_message(queue, tag) or copy ~= '' and copied(queue, copy)
 if not message then
   return 0
 end

@@ -90,7 +90,7 @@ local queue = {
   expires_ms = tonumber(ARGV[6]),
   counts_keys = counts_keys(base),
 }
-local message = held(queue, ARGV[1])
+local message = unacked_message(queue, ARGV[1])
 if not message then
   return 0
 end

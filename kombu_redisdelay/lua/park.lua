@@ -28,7 +28,7 @@ local queue = {
   counts_keys = counts_keys(base),
 }
 expect_schedule(queue.schedule, queue.messages)
-local message = held(queue, ARGV[1])
+local message = unacked_message(queue, ARGV[1])
 if message then
   local parked = with_members(message.stored, 1, { due = tonumber(ARGV[3]) })
   leave(message)

@@ -6,7 +6,7 @@ database finds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
@@ -38,12 +38,16 @@ def unlisted(store: Store, names: Collection[str]) -> Found:
     return found
 
 
-def mend(store: Store, options: Options) -> Found:
+def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     """List again what no key lists any more, schedule again what has lost its due time, and count anew what
-    is sorted in in fair queues where that differs. Returns what was not listed."""
+    is sorted in in fair queues where that differs. Returns what was not listed.
+
+    Arguments:
+        declared: queues of the app. The known ones may have been lost, too.
+    """
     found = Found()
     finish(search(store, found))
-    names = store.partitions.all_names([*store.queues(), *found.queues])
+    names = store.partitions.all_names([*store.queues(), *declared, *found.queues])
     for name in names:
         if lost_times(store, name) and (count := finish(mend_schedules(store, options, [name]))):
             found.queues[name] = found.queues.get(name, Unlisted()).plus(Unlisted(scheduled=count))

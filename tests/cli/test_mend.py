@@ -7,6 +7,7 @@ import json
 import pytest
 from redis.exceptions import NoPermissionError
 
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations import mending
@@ -51,6 +52,8 @@ def test_due_times(site: Site) -> None:
     site.redis.delete(schedule)
     assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3}]
     assert site.redis.zrange(schedule, 0, -1) == before
+    site.redis.delete(schedule, known_queues(""))
+    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3}]
     site.redis.zrem(schedule, "m1")
     assert site.text("mend") == (
         "celery: 1 scheduled message without a due time has the one that it says, or is a dead letter\n"

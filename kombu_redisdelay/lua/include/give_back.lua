@@ -66,7 +66,7 @@ end
 -- Returns the message as it was stored, nil if it is not unacked; where it went, nil if it is still unacked;
 -- and how many bytes its key counts as (unique.lua).
 local function give_back(tag, id, how, queue, done)
-  local message = held(queue, tag)
+  local message = unacked_message(queue, tag)
   if not message then
     return nil
   end

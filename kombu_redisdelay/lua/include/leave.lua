@@ -1,8 +1,8 @@
 -- A message leaves the consumer that holds it. Where it goes, arrive.lua says. These two files know what each
 -- feature does then, and no other one does.
 --
--- held() finds a message. leave() is the first write, so a full Redis allows the rest (full.lua). What could
--- fail where the message goes is found out before, by expect_*().
+-- unacked_message() finds a message. leave() is the first write, so a full Redis allows the rest (full.lua).
+-- What could fail where the message goes is found out before, by expect_*().
 --
 -- `queue` has the keys base and unacked, and `counts_keys`: whether its messages are counted by key
 -- (fair_unacked.lua).
@@ -13,7 +13,7 @@
 -- The message with a delivery tag; nil if it is not unacked any more: it is in another place by now.
 --   stored, start, step   as in stored.lua
 --   keyed                 its unique key (unique_unacked.lua); nil if it has none
-local function held(queue, tag)
+local function unacked_message(queue, tag)
   local stored = redis.call('HGET', queue.unacked, tag)
   if not stored then
     return nil
