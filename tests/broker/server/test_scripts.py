@@ -16,6 +16,9 @@ from kombu_redisdelay.broker.server.cluster import guarded
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
+#: The scripts depend on no release.
+pytestmark = pytest.mark.once
+
 #: A script with more ARGV than this has names for them: then a new one renumbers nothing.
 MOST_BY_NUMBER = 6
 
