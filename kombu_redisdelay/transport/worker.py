@@ -123,7 +123,11 @@ class Stop:
         channel = getattr(tasks, "channel", None)
         if isinstance(channel, Channel) and not channel.closed and channel.do_restore:
             # Celery does this again, later.
-            ignore_errors(self._consumer, tasks.cancel)
+            try:
+                ignore_errors(self._consumer, tasks.cancel)
+            except RuntimeError:
+                # The handler of a second signal has cancelled it in the midst of this.
+                ignore_errors(self._consumer, tasks.cancel)
             channel.stop_taking()
             channel.qos.give_back_unbegun()
 
