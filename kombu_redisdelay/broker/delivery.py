@@ -194,10 +194,12 @@ class Acks:
     def of(self, queue: str, consumer: str, tag: str) -> Ack:
         """The ack of a message of *queue* that *consumer* holds. If a permit is free by it, it wakes another
         consumer; and it frees the unique key."""
-        keys, field, is_limited = self._store.keys(queue), self._unique.pop(tag, ""), queue in self._limited
-        if not (field or is_limited):
+        keys, field, is_limited = self._store.keys(queue), self._unique.pop(tag, None), queue in self._limited
+        if field is None and not is_limited:
             return Ack(queue, tag, ("HDEL", keys.unacked(consumer), tag))
-        used, args = (keys.unacked(consumer), keys.wake), (tag, field, int(is_limited))
+        # Another program may have written a key that is empty.
+        args = (tag, int(is_limited)) if field is None else (tag, int(is_limited), field)
+        used = (keys.unacked(consumer), keys.wake)
         return ACK.as_ack(self._store.server, queue, tag, used, args)
 
     def forget(self, tag: str) -> None:

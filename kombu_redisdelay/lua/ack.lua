@@ -5,8 +5,8 @@
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  wake zset
 -- ARGV[1]  delivery tag
--- ARGV[2]  its unique key, as it is in the message ("": it has none)
--- ARGV[3]  "1" if it has a permit
+-- ARGV[2]  "1" if it has a permit
+-- ARGV[3]  its unique key, as it is in the message (none: it has no key)
 --
 -- Returns  1 if it was unacked, else 0
 --
@@ -18,7 +18,7 @@
 
 local base = base_of(KEYS[2])
 local was_unacked = redis.call('HDEL', KEYS[1], ARGV[1])
-if was_unacked == 1 and ARGV[3] == '1' then
+if was_unacked == 1 and ARGV[2] == '1' then
   -- include: fair_unacked
   local is_counted = release_key(base, KEYS[1], ARGV[1])
   -- A queue of which only the keys are limited is woken for a key.
@@ -27,12 +27,12 @@ if was_unacked == 1 and ARGV[3] == '1' then
   end
 end
 local mine = string.sub(KEYS[1], #base + #'unacked:' + 1) .. '\30' .. ARGV[1]
-if ARGV[2] == '' or redis.pcall('HGET', base .. 'running', ARGV[2]) ~= mine then
+if not ARGV[3] or redis.pcall('HGET', base .. 'running', ARGV[3]) ~= mine then
   return was_unacked
 end
-redis.call('HDEL', base .. 'running', ARGV[2])
+redis.call('HDEL', base .. 'running', ARGV[3])
 -- Mostly, no other message has the key.
-if redis.pcall('HEXISTS', base .. 'unique', ARGV[2]) ~= 1 then
+if redis.pcall('HEXISTS', base .. 'unique', ARGV[3]) ~= 1 then
   return was_unacked
 end
 
@@ -40,7 +40,7 @@ end
 -- include: unique
 
 -- Nothing of the key runs now, so this is not read.
-local record = read_record(base, ARGV[2], UNTIL_TAKEN)
+local record = read_record(base, ARGV[3], UNTIL_TAKEN)
 let_go(record, clock_us() / 1000)
 write_record(record)
 return was_unacked

@@ -249,8 +249,18 @@ class TestLatest:
         rig.publish_unique("q", "3", key(LATEST))
         keys = rig.store.keys("q")
         used = (keys.unacked("me"), keys.wake)
-        assert ACK(me.store.server, used, (tag, key(LATEST).field, 0)) == 0
+        assert ACK(me.store.server, used, (tag, 0, key(LATEST).field)) == 0
         assert taken(me, "q") == []
+
+
+def test_an_empty_key_is_freed_by_its_ack(rig: Rig) -> None:
+    """Our publishers refuse it, but another program may have written it."""
+    rig.publish_unique("q", "1", UniqueKey("", DONE))
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    assert rig.client.hlen(rig.key("q", "running")) == 1
+    assert rig.ack(me, "q", delivery.tag)
+    assert rig.client.hlen(rig.key("q", "running")) == 0
 
 
 @pytest.mark.parametrize("mode", [WAITING, DONE])
