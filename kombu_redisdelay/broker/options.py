@@ -71,7 +71,8 @@ class KeepFinished:
 _Check = Callable[[Any], bool]
 
 
-def _is_int(value: object, least: int, most: float = math.inf) -> bool:
+def is_int(value: object, least: int, most: float = math.inf) -> bool:
+    """Whether *value* is a whole number from *least* to *most*, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -88,7 +89,7 @@ def _is_bool(value: object) -> bool:
 
 
 def _whole(least: int, most: float = math.inf) -> _Check:
-    return lambda value: _is_int(value, least, most)
+    return lambda value: is_int(value, least, most)
 
 
 def _or_none(is_right: _Check) -> _Check:
@@ -97,13 +98,13 @@ def _or_none(is_right: _Check) -> _Check:
 
 def _are_partitions(value: object) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
+        isinstance(queue, str) and queue and is_int(count, 1, MAX_PARTITIONS)
         for queue, count in value.items()
     )
 
 
 def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
-    if value is None or _is_int(value, 0, 0):
+    if value is None or is_int(value, 0, 0):
         return True
     return isinstance(value, Mapping) and all(_is_to_keep(members, *each) for each in value.items())
 
@@ -111,7 +112,7 @@ def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
 def _is_to_keep(members: Mapping[str, int], name: object, value: Any) -> bool:
     if name not in members:
         return False
-    return _is_some_time(value) if name == "age" else _is_int(value, 1)
+    return _is_some_time(value) if name == "age" else is_int(value, 1)
 
 
 def _option(default: Any, expected: str, is_right: _Check, was: str = "") -> Any:

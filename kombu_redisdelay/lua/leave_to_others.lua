@@ -79,17 +79,7 @@ local function refund_key(base, stored, now_us)
   end
 end
 
-local base = base_of(KEYS[4])
-local queue = {
-  base = base,
-  unacked = KEYS[1],
-  schedule = KEYS[2],
-  messages = KEYS[3],
-  wake = KEYS[4],
-  duplicates = KEYS[5],
-  expires_ms = tonumber(ARGV[6]),
-  counts_keys = counts_keys(base),
-}
+local queue = queue_to_schedule(ARGV[6])
 local message = unacked_message(queue, ARGV[1])
 if not message then
   return 0
@@ -110,7 +100,7 @@ forget_some()
 redis.call('ZADD', KEYS[6], 0, unknown_entry(ARGV[3], waiting, since_ms, member))
 note(KEYS[4], 'other', 1)
 refund(now_us)
-refund_key(base, stored, now_us)
+refund_key(queue.base, stored, now_us)
 expire(queue.expires_ms, { KEYS[6] })
 local kept_ms = wait_ms + KEPT_MS
 if queue.expires_ms == 0 and redis.call('PTTL', KEYS[6]) < kept_ms then

@@ -16,17 +16,7 @@
 -- include: arrive
 -- include: history
 
-local base = base_of(KEYS[4])
-local queue = {
-  base = base,
-  unacked = KEYS[1],
-  schedule = KEYS[2],
-  messages = KEYS[3],
-  wake = KEYS[4],
-  duplicates = KEYS[5],
-  expires_ms = tonumber(ARGV[4]),
-  counts_keys = counts_keys(base),
-}
+local queue = queue_to_schedule(ARGV[4])
 expect_schedule(queue.schedule, queue.messages)
 local message = unacked_message(queue, ARGV[1])
 if message then

@@ -49,8 +49,8 @@ def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     finish(search(store, found))
     names = store.partitions.all_names([*store.queues(), *declared, *found.queues])
     for name in names:
-        if lost_times(store, name) and (count := finish(mend_schedules(store, options, [name]))):
-            found.queues[name] = found.queues.get(name, Unlisted()).plus(Unlisted(scheduled=count))
+        if count := give_times(store, options, name):
+            found.add(name, Unlisted(scheduled=count))
     miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
     check_fair(store, miscounted_ones, {}, searched=miscounted_ones)
     return found
@@ -61,6 +61,11 @@ def lost_times(store: Store, name: str) -> int:
     keys = store.keys(name)
     ids, messages = answers(store.server, [("ZCARD", keys.schedule), ("HLEN", keys.messages)])
     return max(0, int(messages - ids))
+
+
+def give_times(store: Store, options: Options, name: str) -> int:
+    """Give these messages the due times that they say. Returns how many they were."""
+    return finish(mend_schedules(store, options, [name])) if lost_times(store, name) else 0
 
 
 def miscounted(store: Store, name: str, most: int) -> Mapping[int, tuple[int, int]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
 from kombu_redisdelay.broker.limits import FairQueues
-from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
@@ -18,7 +17,7 @@ from kombu_redisdelay.broker.server.scripts import run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta
-from kombu_redisdelay.operations.mending import lost_times
+from kombu_redisdelay.operations.mending import give_times, lost_times
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 
 
@@ -97,8 +96,7 @@ class ReverseAdoption(Transfer):
         # Nothing is to go from the unacked messages into the schedule: it would be counted again.
         recovery = Recovery(self.store, replace(self.options, retry_wait=0.0))
         for name in self.names(None):
-            if lost_times(self.store, name):
-                finish(mend_schedules(self.store, self.options, [name]))
+            give_times(self.store, self.options, name)
             sorted_in = self._sorted_in(name)
             for some in portions(self._unacked(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
                 returned = finish(recovery.give_back(some, "lost"))

@@ -274,8 +274,8 @@ class DeclaringChannel(ConnectingChannel):
     def learn_type(self, exchange: str) -> None:
         """Find out whether an exchange that this process has not declared is one of topics: its bindings have
         patterns then. kombu would take it for a direct one, and the message would reach no queue."""
-        if exchange not in self._types and any(pattern for _, pattern, _ in self._read_table(exchange)):
-            self._types[exchange] = "topic"
+        if exchange not in self._types and (table := self._read_table(exchange)):
+            self._types[exchange] = "topic" if any(pattern for _, pattern, _ in table) else "direct"
 
     def typeof(self, exchange: str, default: str = "direct") -> Any:
         return super().typeof(exchange, self._types.get(exchange, default))

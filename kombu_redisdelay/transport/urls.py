@@ -11,7 +11,7 @@ from kombu.utils.scheduling import cycle_by_name
 from kombu.utils.url import as_url
 
 from kombu_redisdelay import registration
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import Options, is_int
 from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.public import public
 from kombu_redisdelay.urls import LOCAL, read
@@ -75,9 +75,7 @@ def _is_time(value: object) -> bool:
 
 
 def _are_steps(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(
-        isinstance(step, int) and not isinstance(step, bool) and step >= 0 for step in value
-    )
+    return isinstance(value, (list, tuple)) and all(is_int(step, 0) for step in value)
 
 
 def _is_order(value: object) -> bool:

@@ -4,6 +4,7 @@
 --   expires_ms   x-expires of the queue, ms (0: none)
 --   fair         its state (fair.lua)
 
+-- include: base
 -- include: expect
 -- include: expire
 -- include: fair_key
@@ -33,6 +34,22 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   end
   keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
   expire(queue.expires_ms, { ready })
+end
+
+-- The queue of a script that only moves messages to the schedule. Its first KEYS are unacked of the consumer,
+-- schedule, messages, wake zset and duplicates.
+local function queue_to_schedule(expires_ms)
+  local base = base_of(KEYS[4])
+  return {
+    base = base,
+    unacked = KEYS[1],
+    schedule = KEYS[2],
+    messages = KEYS[3],
+    wake = KEYS[4],
+    duplicates = KEYS[5],
+    expires_ms = tonumber(expires_ms),
+    counts_keys = counts_keys(base),
+  }
 end
 
 -- To the schedule, under this id. Returns the name that it has there. expect_schedule() comes before.
