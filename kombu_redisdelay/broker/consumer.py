@@ -89,6 +89,11 @@ class Consumer:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()
 
+    @property
+    def limited(self) -> Collection[str]:
+        """The queues of which it knows that they, or their keys, have a limited concurrency. It changes."""
+        return self._acks.limited
+
     def takes_in(self, slot: int) -> Takes:
         """What makes the requests to queues of this *slot*, the same for each call."""
         takes = self._takes.get(slot)

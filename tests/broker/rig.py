@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from kombu_redisdelay.broker import fair_counts
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.fair_counts import look_at_counted
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
@@ -344,3 +346,11 @@ def texts(deliveries: Sequence[Delivery]) -> list[str]:
 
 def _texts(values: Any) -> list[str]:
     return [value.decode() for value in values]
+
+
+def check_fair(
+    store: Store, queues: Sequence[str], begin_at: dict[str, bytes], searched: Collection[str] = ()
+) -> list[str]:
+    """Do what maintenance does for fair *queues*. Returns those that have to be searched."""
+    look_at_counted(store, queues, {})
+    return finish(fair_counts.check_fair(store, queues, begin_at, searched))
