@@ -9,6 +9,7 @@ right, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
@@ -36,20 +37,20 @@ SCRIPTS_PER_LOOK = 10
 #: How long a claim lasts, ms: to count what one consumer holds, and to look at what is counted.
 COUNTS_FOR_MS, LOOKS_FOR_MS = 5000, 10_000
 
-#: Who counts for an operator. Two of them may do so together.
-OPERATOR = "an operator"
+#: Who counts.
+PROCESS = uuid4().hex
 
 #: Between a consumer and a delivery tag.
 _BEFORE_TAG = b"\x1e"
 
 
-def count_keys(store: Store, queue: str, who: str = OPERATOR) -> RoundTrips[None]:
+def count_keys(store: Store, queue: str, who: str = PROCESS) -> RoundTrips[None]:
     """Count of which keys messages are unacked, if this has to be done (``lua/count_keys.lua``) and nobody
     else does it. Until it is done, nothing is taken from *queue*. If who counts dies, another one goes on
     when the claim has ended.
 
     Arguments:
-        who: counts.
+        who: the one who counts.
     """
     keys = store.keys(queue)
     counting = store.server.call("HGET", keys.limits, "counting")
@@ -101,7 +102,6 @@ def check_fair(
     queues: Sequence[str],
     begin_at: dict[str, bytes],
     searched: Collection[str] = (),
-    who: str = OPERATOR,
 ) -> RoundTrips[list[str]]:
     """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
     where somebody has begun it and did not end it. What is sorted in and not said to be fair is moved back.
@@ -117,7 +117,7 @@ def check_fair(
         state, counting = reply
         if counting is not None:
             yield
-            yield from count_keys(store, queue, who)
+            yield from count_keys(store, queue)
         if state is not None:
             fair.append(queue)
         elif has_sorted_in == 1:
@@ -128,7 +128,7 @@ def check_fair(
     if not fair:
         return []
     yield
-    return (yield from check_keys(store, fair, begin_at, searched, who))
+    return (yield from check_keys(store, fair, begin_at, searched))
 
 
 def check_keys(
@@ -136,7 +136,6 @@ def check_keys(
     queues: Sequence[str],
     begin_at: dict[str, bytes],
     searched: Collection[str] = (),
-    who: str = OPERATOR,
 ) -> RoundTrips[list[str]]:
     """Look at some keys of those *queues*: let them go on that are not at a limit any more, and put right
     what is counted if keys in Redis were lost.
@@ -144,7 +143,6 @@ def check_keys(
     Arguments:
         begin_at: queue -> where to begin. It is kept from one call to the next.
         searched: those that were searched for lists without a turn since the last call.
-        who: as for :func:`count_keys`.
 
     Returns:
         Those of *queues* that have to be searched, because there may be lists without a turn.
@@ -164,7 +162,7 @@ def check_keys(
             to_search.append(queue)
         if is_counting:
             yield
-            yield from count_keys(store, queue, who)
+            yield from count_keys(store, queue)
     return to_search
 
 
@@ -172,8 +170,7 @@ def _checking(upkeep: Upkeep) -> Doing:
     begin_at: dict[str, bytes] = {}
 
     def check(turn: Turn) -> RoundTrips[None]:
-        name = upkeep.recoverer.name
-        upkeep.lost.update((yield from check_fair(upkeep.store, turn.queues, begin_at, who=name)))
+        upkeep.lost.update((yield from check_fair(upkeep.store, turn.queues, begin_at)))
 
     return check
 
@@ -183,7 +180,7 @@ def _checking_searched(upkeep: Upkeep) -> Doing:
         searched = list(upkeep.searched)
         upkeep.searched.clear()
         if searched:
-            yield from check_fair(upkeep.store, searched, {}, searched, who=upkeep.recoverer.name)
+            yield from check_fair(upkeep.store, searched, {}, searched)
 
     return check
 

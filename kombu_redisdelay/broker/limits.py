@@ -14,7 +14,6 @@ from kombu_redisdelay.broker.fair_counts import check_keys, count_keys
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.server.scripts import (
-    SET_KEY_LIMITS,
     SET_LIMITS,
     run_each,
 )
@@ -33,6 +32,9 @@ _LONGEST_US, _SHORTEST_US = 360_000_000_000.0, 1.0
 
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
 _KEY_FIELDS = ("key_concurrency", "key_interval_us", "key_burst")
+
+#: The same of the limits that a key has for itself.
+_OWN_FIELDS = KeyLimits._fields
 
 #: State of a queue, as it is in Redis -> state.
 _STATES: Mapping[bytes | None, str] = {state.encode(): state for state in (ON, OFF)}
@@ -125,11 +127,11 @@ class LimitStore:
 
     def pause(self, queues: Sequence[str]) -> None:
         """Have nothing taken from *queues*."""
-        self._set(queues, {"paused_ms": int(self._store.now_ms())})
+        set_limits(self._store, queues, {"paused_ms": int(self._store.now_ms())})
 
     def resume(self, queues: Sequence[str]) -> None:
         """End the pause of *queues*. Their limits stay."""
-        self._set(queues, {"paused_ms": ""})
+        set_limits(self._store, queues, {"paused_ms": ""})
 
     def limit(self, queues: Sequence[str], limits: Mapping[str, float | int | None]) -> None:
         """Change some limits of each of *queues*.
@@ -138,17 +140,22 @@ class LimitStore:
             limits: attribute of :class:`Limits` -> its new value, ``None`` for no limit. A rate is
                 ``interval_us`` and ``burst``.
         """
-        fields: dict[str, Argument] = {
-            _FIELDS[name]: "" if value is None else repr(value) for name, value in limits.items()
-        }
-        self._set(queues, fields)
+        set_limits(self._store, queues, {_FIELDS[name]: _text(value) for name, value in limits.items()})
 
-    def _set(self, queues: Sequence[str], fields: dict[str, Argument]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        each = [self._store.keys(queue) for queue in queues]
-        args = [argument for field in fields.items() for argument in field]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+
+def set_limits(
+    store: Store, queues: Sequence[str], fields: Mapping[str, Argument], key: str | None = None
+) -> None:
+    """Change what is allowed for *queues*, or for one *key* of each of them.
+
+    Arguments:
+        fields: field in Redis -> its new value, empty for none.
+    """
+    # Noted, so that they are shown though they may be empty.
+    store.remember(*queues)
+    args = ["" if key is None else f":{key}", *(argument for field in fields.items() for argument in field)]
+    each = [store.keys(queue) for queue in queues]
+    run_each(store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
 
 
 def limits_of(row: Sequence[Any]) -> Limits:
@@ -218,41 +225,26 @@ class FairQueues:
 
     def limit(self, queues: Sequence[str], limits: KeyLimits) -> None:
         """Set the limits of every key of each of *queues*."""
-        fields = {
-            field: "" if value is None else repr(value)
-            for field, value in zip(_KEY_FIELDS, limits, strict=True)
-        }
-        self._set(queues, fields)
+        self._set(queues, dict(zip(_KEY_FIELDS, map(_text, limits), strict=True)))
         for queue in queues:
             self._look_at_all(queue)
 
     def limit_key(self, queue: str, key: str, limits: KeyLimits) -> None:
         """Set the limits that *key* has for itself."""
-        self._set_key(queue, key, "", *(repr(value or 0) for value in limits))
+        self._set([queue], dict(zip(_OWN_FIELDS, map(_text, limits), strict=True)), key)
 
     def pause_key(self, queue: str, key: str) -> None:
         """Have nothing of *key* taken."""
-        self._set_key(queue, key, int(self._store.now_ms()))
+        self._set([queue], {"paused_ms": int(self._store.now_ms())}, key)
 
     def resume_key(self, queue: str, key: str) -> None:
         """End the pause of *key*. Its limits stay."""
-        self._set_key(queue, key, 0)
+        self._set([queue], {"paused_ms": ""}, key)
 
-    def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        args = [argument for field in fields.items() for argument in field]
-        each = [self._store.keys(queue) for queue in queues]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+    def _set(self, queues: Sequence[str], fields: Mapping[str, Argument], key: str | None = None) -> None:
+        set_limits(self._store, queues, fields, key)
         for queue in queues:
             finish(count_keys(self._store, queue))
-
-    def _set_key(self, queue: str, key: str, *values: Argument) -> None:
-        self._store.remember(queue)
-        keys = self._store.keys(queue)
-        args = (key, *values, *([""] * (4 - len(values))))
-        SET_KEY_LIMITS(self._store.server, (keys.limits, keys.wake), args)
-        finish(count_keys(self._store, queue))
 
     def _look_at_all(self, queue: str) -> None:
         begin_at: dict[str, bytes] = {}
@@ -260,6 +252,10 @@ class FairQueues:
             finish(check_keys(self._store, [queue], begin_at))
             if begin_at[queue] == b"0":
                 return
+
+
+def _text(limit: float | None) -> str:
+    return "" if limit is None else repr(limit)
 
 
 def _int(number: float | None) -> int | None:
