@@ -11,7 +11,7 @@ from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.site import render, site_of
 
 #: Findings that are shown.
-MOST = 500
+MOST_FINDINGS = 500
 
 
 def doctor(request: Request) -> Response:
@@ -22,7 +22,7 @@ def doctor(request: Request) -> Response:
         "doctor.html",
         # What is wrong comes first.
         findings=findings.value,
-        most=MOST,
+        most=MOST_FINDINGS,
         examined=findings.moment,
         actions=actions(),
         states=STATES,

@@ -10,23 +10,23 @@ from kombu_redisdelay.web.site import render, site_of
 from kombu_redisdelay.words import percent, size
 
 #: Tasks that are shown.
-MOST = 50
+MOST_TASKS = 50
 
 
 def memory(request: Request) -> Response:
     """What fills Redis, by queue, state and task, the largest first."""
     read = site_of(request).memory.get()
     found = read.value
-    rest = found.tasks[MOST:]
+    rest = found.tasks[MOST_TASKS:]
     return render(
         request,
         "memory.html",
-        tasks=found.tasks[:MOST],
+        tasks=found.tasks[:MOST_TASKS],
         others=len(rest),
         bytes_of_others=sum(task.bytes for task in rest),
         about={(state.queue, state.state) for state in found.states if state.is_about},
         is_about=any(task.is_about for task in found.tasks),
-        any_expired=any(task.expired for task in found.tasks[:MOST]),
+        any_expired=any(task.expired for task in found.tasks[:MOST_TASKS]),
         kind_of=kind_of,
         number_of_messages=number_of_messages,
         of_redis=lambda bytes: of_redis(bytes, found),
