@@ -29,11 +29,10 @@ from kombu_redisdelay.operations.doctor.limits import (
 )
 from kombu_redisdelay.operations.expired import expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH
+from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, unknown_tasks
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.stranded import options_for
-from kombu_redisdelay.operations.unknown_tasks import unknown_tasks
 from kombu_redisdelay.words import first_of, number_of, span
 
 #: Seconds that a message may be overdue before this counts as a problem, and that a ready one may wait before
