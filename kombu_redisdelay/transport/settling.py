@@ -13,7 +13,6 @@ not interrupt it.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from functools import partial
 from time import time
@@ -34,11 +33,19 @@ logger = logging.getLogger(__name__)
 Settle = Callable[..., Any]
 
 
-def settle_where_called() -> None:
-    """Do so for every task that Celery receives over a channel of ours. Calling it again changes nothing."""
-    signals: Any = sys.modules.get("celery.signals")
-    if signals is not None:
-        signals.task_received.connect(_on_task_received, dispatch_uid=__name__)
+def settle_where_called(request: Any, message: Any, consumer: Any) -> None:
+    """Have Celery's *request* of a *message* do so.
+
+    Arguments:
+        consumer: that of Celery.
+    """
+    for settle, method, ours in (
+        (request.on_ack, message.ack_log_error, _ack),
+        (request.on_reject, message.reject_log_error, _reject),
+    ):
+        # promise(Consumer.call_soon, (message.ack_log_error,)). What has another shape is left alone.
+        if isinstance(settle, promise) and settle.args == (method,):
+            settle.fun = partial(ours, consumer, message)
 
 
 @public
@@ -80,24 +87,7 @@ def requeue(message: Message, delay: float) -> None:
     message._state = "REQUEUED"
 
 
-def _on_task_received(sender: Any = None, request: Any = None, **kwargs: Any) -> None:
-    message: Any = getattr(request, "message", None)
-    if not isinstance(getattr(message, "channel", None), Channel):
-        return
-    # Not its property: each task comes here. Not the request either: it refers to the message.
-    message.received_as = request._task
-    for settle, method, ours in (
-        (request.on_ack, message.ack_log_error, _ack),
-        (request.on_reject, message.reject_log_error, _reject),
-    ):
-        # promise(Consumer.call_soon, (message.ack_log_error,)). What has another shape is left alone.
-        if isinstance(settle, promise) and settle.args == (method,):
-            settle.fun = partial(ours, sender, message)
-
-
 def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> None:
-    if _is_postponed(message, partial(_ack, consumer, message, ack, *args)):
-        return
     if _is_loop(message) and consumer.hub is not None:
         # Celery changes its prefetch count in the loop, too. There would be room for one message too many if
         # the place of this one was free before that.
@@ -114,22 +104,10 @@ def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> No
 
 
 def _reject(consumer: Any, message: virtual.Message, reject: Settle, *args: Any) -> None:
-    if _is_postponed(message, partial(_reject, consumer, message, reject, *args)):
-        return
     is_now = _is_loop(message) or (
         consumer.hub is not None and message.channel.qos.can_ack_at_once(message.delivery_tag)
     )
     (_now if is_now else _later)(consumer, message, reject, *args)
-
-
-def _is_postponed(message: Any, settle: Settle) -> bool:
-    """Whether it is not known yet if the task has failed. Then this is done when it is known
-    (:mod:`kombu_redisdelay.transport.failures`)."""
-    postponed = getattr(message, "postponed", None)
-    if postponed is None:
-        return False
-    postponed.append(settle)
-    return True
 
 
 def _is_loop(message: virtual.Message) -> bool:

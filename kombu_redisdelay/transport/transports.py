@@ -32,8 +32,7 @@ from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.refused import is_worker, outlast
 from kombu_redisdelay.transport.returned import tell_what_has_not_failed
-from kombu_redisdelay.transport.settings import warn_of_early_acks, warn_of_misspelt_options, warn_when_ready
-from kombu_redisdelay.transport.settling import settle_where_called
+from kombu_redisdelay.transport.settings import warn_of_misspelt_options, warn_when_ready
 from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.urls import tell_once
 from kombu_redisdelay.transport.waker import wake_on_signals
@@ -130,8 +129,6 @@ class Transport(redis.Transport):
         warn_of_misspelt_options(self.client.transport_options)
         tell_once(self.client)
         remote_control.extend()
-        settle_where_called()
-        warn_of_early_acks()
         unusable.extend()
         warn_when_ready()
         try:
