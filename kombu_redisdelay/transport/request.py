@@ -126,6 +126,8 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
     tells: ClassVar[bool]
     is_kept = False
     is_told = False
+    _on_ack: Any
+    _on_reject: Any
 
     def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(message, *args, **kwargs)
@@ -137,10 +139,11 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if begin := cls.__dict__.get("execute_using_pool"):
-            cls.execute_using_pool = _begins(begin)
-        if cls.tells and (on_success := cls.__dict__.get("on_success")):
-            cls.on_success = _succeeds(on_success)
+        made: Any = cls
+        if begin := vars(cls).get("execute_using_pool"):
+            made.execute_using_pool = _begins(begin)
+        if cls.tells and (on_success := vars(cls).get("on_success")):
+            made.on_success = _succeeds(on_success)
 
     # -- the beginning -----------------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial
 from typing import Any, NamedTuple
 
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.message import which
+from kombu_redisdelay.extending import extend
 from kombu_redisdelay.transport.tasks import is_terminated, message_of, name_of, note_given_up
 from kombu_redisdelay.words import in_a_line
 
@@ -26,126 +27,57 @@ logger = logging.getLogger(__name__)
 
 
 class Fault(NamedTuple):
-    """
+    """What is known of a fault. What goes wrong is said beside it, or at its workaround.
+
     Attributes:
-        of: the package that has it.
-        what: what goes wrong, in a sentence.
         mended: the first release without it; ``None`` if there is none yet.
         link: where it was reported, as far as that is known: repository and number.
-        where: the file of the workaround, if it is another one.
+        where: the file of the workaround in this directory.
         since: the first release that has it, if not all that we support have it.
+        of: the package that has it.
     """
 
-    of: str
-    what: str
     mended: tuple[int, int] | None = None
     link: str = ""
-    where: str = "transport/upstream.py"
+    where: str = "upstream.py"
     since: tuple[int, int] = (0, 0)
+    of: str = "celery"
 
 
 FAULTS = {
     # -- how a task ends
-    "unpublished_retry": Fault(
-        "celery", "When Task.retry() cannot publish, the message is rejected without requeue, and lost."
-    ),
-    "end_before_settling": Fault(
-        "celery", "If the result backend does not take the end of a task, its message is never settled."
-    ),
-    "cancelled_too_late": Fault(
-        "celery", "If the result backend does not take the retry of a cancelled task, it is not cancelled."
-    ),
-    "lost_worker_retry": Fault(
-        "celery", "A task that is tried again after its process was lost may be run twice.", since=(5, 7)
-    ),
-    "cancel_without_terminate": Fault(
-        "celery",
-        "Two pools cannot end a task: an error in a signal handler.",
-        None,
-        "celery/celery#10490",
-    ),
-    "failed_hook_of_retry": Fault(
-        "celery",
-        "A task that has published its retry has failed if the state RETRY is not stored.",
-        where="transport/returned.py",
-    ),
+    "unpublished_retry": Fault(),
+    "end_before_settling": Fault(),
+    "cancelled_too_late": Fault(),
+    "lost_worker_retry": Fault(since=(5, 7)),
+    "cancel_without_terminate": Fault(link="celery/celery#10490"),
+    #: A task that has published its retry counts as failed if its state RETRY is not stored.
+    "unstored_retry": Fault(where="returned.py"),
     # -- pools
-    "escapes": Fault(
-        "celery",
-        "An exception that leaves a task in a thread or a greenlet is lost, and the task counts as running.",
-        where="transport/pools.py",
-    ),
-    "green_pool_grows": Fault(
-        "celery",
-        "A pool of greenlets that grows wakes nobody who waits for a place.",
-        (5, 7),
-        "celery/celery#10361",
-        "transport/pools.py",
-    ),
-    "unseen_end_of_a_process": Fault(
-        "celery", "The end of a process goes unnoticed if its sentinel closed a moment before."
-    ),
-    "ended_process_is_watched": Fault(
-        "celery",
-        "A process that ends while the connection is lost ends the worker.",
-        None,
-        "celery/celery#9250",
-    ),
-    "flush_forgets": Fault(
-        "celery",
-        "A pool of processes forgets tasks that it has given to a process when the connection is lost.",
-        None,
-        "celery/celery#8541",
-    ),
-    "unstarted_tasks_stay": Fault(
-        "celery", "A task that has waited for a place when the connection was lost is kept for ever.", (5, 7)
-    ),
+    #: An exception that leaves a task in a thread or a greenlet is lost, and the task counts as running.
+    "escapes": Fault(where="pools.py"),
+    #: A pool of greenlets that grows wakes nobody who waits for a place.
+    "green_pool_grows": Fault((5, 7), "celery/celery#10361", "pools.py"),
+    "unseen_end_of_a_process": Fault(),
+    "ended_process_is_watched": Fault(link="celery/celery#9250"),
+    "flush_forgets": Fault(link="celery/celery#8541"),
+    "unstarted_tasks_stay": Fault((5, 7)),
     # -- a worker that has lost its connection, or is to end
-    "waiting_heartbeat": Fault(
-        "celery", "The heartbeat waits for a connection in the loop, which hears no SIGTERM meanwhile."
-    ),
-    "offline_event": Fault(
-        "celery",
-        "When the connection is lost, the event worker-offline waits for another one.",
-        None,
-        "celery/celery#6039",
-    ),
-    "cancelled_timers": Fault(
-        "celery", "The timers of lost tasks are kept, with their messages, until the next loss.", since=(5, 7)
-    ),
-    "signal_in_the_loop_of_gevent": Fault(
-        "celery", "A handler of a signal that runs in the loop of gevent cannot stop the pool."
-    ),
+    "waiting_heartbeat": Fault(),
+    "offline_event": Fault(link="celery/celery#6039"),
+    "cancelled_timers": Fault(since=(5, 7)),
+    "signal_in_the_loop_of_gevent": Fault(),
     # -- messages and results
-    "unchecked_types": Fault(
-        "celery",
-        "Parts of a message with a wrong type end the worker, or make it forget the message.",
-        where="transport/protocol.py",
-    ),
-    "rpc_results_stay": Fault(
-        "celery",
-        "Results of rpc:// that nobody fetches stay for ever.",
-        None,
-        "celery/celery#7801",
-        "rpc_results.py",
-    ),
-    "sentinel_user": Fault(
-        "celery", "A result backend forgets the user of a sentinel's URL.", (5, 6), where="result_backends.py"
-    ),
-    "deferred_acks": Fault(
-        "celery",
-        "An ack waits for the loop; from 5.7 on, only where there is an event loop.",
-        None,
-        "celery/celery#10263",
-        "transport/settling.py",
-    ),
-    "polling_stops": Fault(
-        "kombu",
-        "Polling stops for good when any connection is closed.",
-        (5, 7),
-        "celery/kombu#2492",
-        "transport/transports.py",
-    ),
+    #: A part of a message with a wrong type ends the worker, or makes it forget the message.
+    "unchecked_types": Fault(where="protocol.py"),
+    #: An ack waits until the loop turns; from 5.7 on, only where there is an event loop.
+    "deferred_acks": Fault(link="celery/celery#10263", where="settling.py"),
+    #: Results of rpc:// that nobody fetches stay for ever.
+    "rpc_results_stay": Fault(link="celery/celery#7801", where="../rpc_results.py"),
+    #: A result backend forgets the user in the URL of sentinels.
+    "sentinel_user": Fault((5, 6), where="../result_backends.py"),
+    #: Polling stops for good when any connection is closed.
+    "polling_stops": Fault((5, 7), "celery/kombu#2492", "transports.py", of="kombu"),
 }
 
 
@@ -294,15 +226,15 @@ def mend_processes(pool: Any, hub: Any) -> None:
         hub: the event loop; ``None`` if there is none.
     """
     processes = pool._pool
-    if hub and not hasattr(processes.maintain_pool, "extends_celery"):
-        processes.maintain_pool = looking_again(processes.maintain_pool, processes, hub)
-        processes._track_child_process = without_the_ended(processes._track_child_process, processes)
+    if hub:
+        extend(processes, "maintain_pool", LookingAgain(processes, hub))
+        extend(processes, "_track_child_process", partial(without_the_ended, processes))
     # A pool without an event loop has none.
-    if pool.flush is not None and not hasattr(pool.flush, "extends_celery"):
-        pool.flush = _remembering(pool.flush, processes)
+    if pool.flush is not None:
+        extend(pool, "flush", partial(_remembering, processes))
 
 
-def looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Callable[..., Any]:
+class LookingAgain:
     """``unseen_end_of_a_process``: in place of a prefork pool's ``maintain_pool``, which replaces the
     processes that have ended.
 
@@ -310,40 +242,34 @@ def looking_again(maintain_pool: Callable[..., Any], pool: Any, hub: Any) -> Cal
     closes the sentinel of a killed process some moments before it says that the process has ended. Without
     this, its end goes unnoticed, and its task counts as running, until another process ends.
     """
-    tries = 0
 
-    @wraps(maintain_pool)
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        nonlocal tries
+    def __init__(self, pool: Any, hub: Any) -> None:
+        self._pool = pool
+        self._hub = hub
+        self._tries = 0
+
+    def __call__(self, maintain_pool: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = maintain_pool(*args, **kwargs)
         # After the sentinel was read, it is None.
-        if all(getattr(process, "_sentinel_poll", 0) is not None for process in pool._pool):
-            tries = 0
-        elif tries < LOOKS:
-            tries += 1
-            hub.call_later(LOOK_EVERY, extended)
+        if all(getattr(process, "_sentinel_poll", 0) is not None for process in self._pool._pool):
+            self._tries = 0
+        elif self._tries < LOOKS:
+            self._tries += 1
+            self._hub.call_later(LOOK_EVERY, self._pool.maintain_pool)
         return result
 
-    extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
 
-
-def without_the_ended(track: Callable[..., Any], pool: Any) -> Callable[..., Any]:
+def without_the_ended(pool: Any, track: Callable[..., Any], process: Any, hub: Any) -> Any:
     """``ended_process_is_watched``: in place of a prefork pool's ``_track_child_process``, which has the
     event loop watch the sentinel of a process. When the connection is made again, it is called for all
     processes. One that was killed meanwhile may have no sentinel any more."""
-
-    @wraps(track)
-    def extended(process: Any, hub: Any) -> Any:
-        if getattr(process, "_sentinel_poll", 0) is not None:
-            return track(process, hub)
-        # The timer that would have looked again was cleared with the connection.
-        return hub.call_later(LOOK_EVERY, pool.maintain_pool)
-
-    return extended
+    if getattr(process, "_sentinel_poll", 0) is not None:
+        return track(process, hub)
+    # The timer that would have looked again was cleared with the connection.
+    return hub.call_later(LOOK_EVERY, pool.maintain_pool)
 
 
-def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
+def _remembering(pool: Any, flush: Callable[[], Any]) -> None:
     """``flush_forgets``: in place of a prefork pool's ``flush``, which is called when the connection is lost
     and when the worker stops. It forgets what was not started, because the broker will deliver it again.
 
@@ -354,39 +280,34 @@ def _remembering(flush: Callable[[], Any], pool: Any) -> Callable[[], Any]:
     """
     from billiard.pool import TERMINATE
 
-    @wraps(flush)
-    def extended() -> None:
-        if pool._state == TERMINATE:
-            return
-        # Reads the reports of ended processes, and takes back the tasks that these have not read.
-        pool.maintain_pool()
-        waiting = set(pool.outbound_buffer)
-        for job in list(pool._cache.values()):
-            # A task that was taken back still names a process.
-            if job in waiting or not (job._write_to or job._accepted):
-                job.discard()
-                if (message := message_of(job)) is not None:
-                    note_given_up(message)
-        pool.outbound_buffer.clear()
-        _forget_unstarted()
-        for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):
-            # The pool has closed the pipes of a process that had not read its task, and leaves them here. It
-            # would watch what has the same numbers now, and wait in a read for ever.
-            for fd in [fd for fd, process in index.items() if process.dead]:
-                del index[fd]
-        given = [job for job in pool._cache.values() if job._write_to]
-        for job in given:
-            # A task that is half written must be completed: a process cannot find where the next one begins.
-            writer = getattr(job, "_writer", lambda: None)()
-            if writer in pool._active_writers:
-                pool._flush_writer(job._write_to, writer)
-        pool._active_writers.clear()
-        pool._active_writes.clear()
-        busy = (job._write_to.inqW_fd for job in given if job._write_to._is_alive())
-        pool._busy_workers.intersection_update(busy)
-
-    extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
+    if pool._state == TERMINATE:
+        return
+    # Reads the reports of ended processes, and takes back the tasks that these have not read.
+    pool.maintain_pool()
+    waiting = set(pool.outbound_buffer)
+    for job in list(pool._cache.values()):
+        # A task that was taken back still names a process.
+        if job in waiting or not (job._write_to or job._accepted):
+            job.discard()
+            if (message := message_of(job)) is not None:
+                note_given_up(message)
+    pool.outbound_buffer.clear()
+    _forget_unstarted()
+    for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):
+        # The pool has closed the pipes of a process that had not read its task, and leaves them here. It
+        # would watch what has the same numbers now, and wait in a read for ever.
+        for fd in [fd for fd, process in index.items() if process.dead]:
+            del index[fd]
+    given = [job for job in pool._cache.values() if job._write_to]
+    for job in given:
+        # A task that is half written must be completed: a process cannot find where the next one begins.
+        writer = getattr(job, "_writer", lambda: None)()
+        if writer in pool._active_writers:
+            pool._flush_writer(job._write_to, writer)
+    pool._active_writers.clear()
+    pool._active_writes.clear()
+    busy = (job._write_to.inqW_fd for job in given if job._write_to._is_alive())
+    pool._busy_workers.intersection_update(busy)
 
 
 def _forget_unstarted() -> None:
@@ -401,34 +322,25 @@ def _forget_unstarted() -> None:
 # -- a worker that has lost its connection, or is to end ---------------------------------------------------
 
 
-def never_waiting(send: Callable[..., Any]) -> Callable[..., Any]:
-    """``waiting_heartbeat``: in place of the ``_send`` of Celery's heartbeat. An event that cannot be sent is
-    kept until Celery has connected again."""
-
-    @wraps(send)
-    def extended(self: Any, event: str, retry: bool = True) -> Any:
-        transport = getattr(self.eventer.connection, "transport", None)
-        return send(self, event, retry and not hasattr(transport, "is_workers"))
-
-    return extended
+def never_waiting(send: Callable[..., Any], self: Any, event: str, retry: bool = True) -> Any:
+    """``waiting_heartbeat``: in place of the ``_send`` of Celery's heartbeat, which waits for a connection in
+    the loop of the worker. Who waits there does not hear of SIGTERM. An event that cannot be sent is kept
+    until Celery has connected again."""
+    transport = getattr(self.eventer.connection, "transport", None)
+    return send(self, event, retry and not hasattr(transport, "is_workers"))
 
 
-def dropping_events(on_lost: Callable[..., Any]) -> Callable[..., Any]:
-    """``offline_event``: in place of Celery's ``Consumer.on_connection_error_after_connected``. The other
-    connection leads to the same server. Events that cannot be sent are kept until Celery has connected
-    again."""
-
-    @wraps(on_lost)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        connection = getattr(getattr(self, "event_dispatcher", None), "connection", None)
-        if connection is not None and hasattr(connection.transport, "is_workers"):
-            connection.collect()
-        return on_lost(self, *args, **kwargs)
-
-    return extended
+def dropping_events(on_lost: Callable[..., Any], self: Any, *args: Any) -> Any:
+    """``offline_event``: in place of Celery's ``Consumer.on_connection_error_after_connected``. Celery then
+    sends the event ``worker-offline`` over another connection, which leads to the same server, and would wait
+    for it. Events that cannot be sent are kept until Celery has connected again."""
+    connection = getattr(getattr(self, "event_dispatcher", None), "connection", None)
+    if connection is not None and hasattr(connection.transport, "is_workers"):
+        connection.collect()
+    return on_lost(self, *args)
 
 
-def emptying_timers(on_close: Callable[..., Any]) -> Callable[..., Any]:
+def emptying_timers(on_close: Callable[..., Any], self: Any) -> Any:
     """``cancelled_timers``: in place of Celery's ``Consumer.on_close``, which forgets what was received over
     a lost connection, and cancels the timers of tasks with an ETA. Celery has a list of all timers, with the
     cancelled ones, until the next connection is lost. A timer has the request of its task, and so the
@@ -436,17 +348,13 @@ def emptying_timers(on_close: Callable[..., Any]) -> Callable[..., Any]:
     # This runs in a Celery worker only.
     from celery.worker import state
 
-    @wraps(on_close)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Without an event loop, timers have threads or greenlets of their own, and are in no list.
-        scheduled = list(getattr(state, "scheduled_requests", ())) if self.hub is not None else []
-        result = on_close(self, *args, **kwargs)
-        for timer in (request._eta_timer_entry for request in scheduled):
-            if timer is not None:
-                timer.args = ()
-        return result
-
-    return extended
+    # Without an event loop, timers have threads or greenlets of their own, and are in no list.
+    scheduled = list(getattr(state, "scheduled_requests", ())) if self.hub is not None else []
+    result = on_close(self)
+    for timer in (request._eta_timer_entry for request in scheduled):
+        if timer is not None:
+            timer.args = ()
+    return result
 
 
 def note_end_of_the_loop(error: BaseException) -> bool:

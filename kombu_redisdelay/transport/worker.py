@@ -32,6 +32,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.server.connections import begin_end
 from kombu_redisdelay.broker.server.wire import Refuses
+from kombu_redisdelay.extending import extend
 from kombu_redisdelay.refusals import Then, refusal_of
 from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel
@@ -40,6 +41,7 @@ from kombu_redisdelay.transport.pools import forget_nothing, make_room, watch_po
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
 from kombu_redisdelay.transport.tasks import Door, has_crashed
+from kombu_redisdelay.transport.unusable import UNUSABLE
 from kombu_redisdelay.transport.upstream import dropping_events, emptying_timers, never_waiting
 from kombu_redisdelay.transport.urls import options_of
 from kombu_redisdelay.words import in_a_line
@@ -50,24 +52,25 @@ logger = logging.getLogger(__name__)
 _unknown = UnknownError()
 
 
-def outlive_failures() -> None:
-    """Extend Celery's consumer of tasks, if this process has a Celery worker. Calling it again changes
-    nothing."""
+def extend_worker() -> None:
+    """Extend Celery's worker, if this process has one. Calling it again changes nothing."""
     # Another thread may be importing it.
     consumer: Any = getattr(sys.modules.get("celery.worker.consumer.consumer"), "Consumer", None)
-    if consumer is not None and not hasattr(consumer.update_strategies, "extends_celery"):
-        consumer.update_strategies = _outliving(consumer.update_strategies)
-        consumer.create_task_handler = _checking(consumer.create_task_handler)
-        consumer.connection_for_read = _marking(consumer.connection_for_read)
-        consumer.ensure_connected = _impatient(consumer.ensure_connected)
-        consumer.Blueprint.start = _refused(consumer.Blueprint.start)
-        lost = consumer.on_connection_error_after_connected
-        consumer.on_connection_error_after_connected = dropping_events(lost)
-        consumer.on_close = emptying_timers(consumer.on_close)
-        from celery.worker.heartbeat import Heart
+    if consumer is None:
+        return
+    from celery.worker.heartbeat import Heart
 
-        Heart._send = never_waiting(Heart._send)
-        let_results_expire()
+    extend(consumer.Blueprint, "start", _start)
+    extend(consumer, "connection_for_read", _connection_for_read)
+    extend(consumer, "ensure_connected", _ensure_connected)
+    extend(consumer, "update_strategies", _update_strategies)
+    extend(consumer, "create_task_handler", _create_task_handler)
+    extend(consumer, "on_connection_error_after_connected", dropping_events)
+    extend(consumer, "on_close", emptying_timers)
+    extend(Heart, "_send", never_waiting)
+    let_results_expire()
+    for name, ours in UNUSABLE.items():
+        extend(consumer, name, ours)
 
 
 class Stop:
@@ -132,36 +135,26 @@ def _mark(connection: Any) -> bool:
     return True
 
 
-def _marking(connection_for_read: Callable[..., Any]) -> Callable[..., Any]:
+def _connection_for_read(connect: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of Celery's ``Consumer.connection_for_read``. With greenlets, remote control has a connection
     of its own."""
-
-    @wraps(connection_for_read)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        connection = connection_for_read(self, *args, **kwargs)
-        _mark(connection)
-        return connection
-
-    return extended
+    connection = connect(self, *args, **kwargs)
+    _mark(connection)
+    return connection
 
 
-def _impatient(ensure_connected: Callable[..., Any]) -> Callable[..., Any]:
+def _ensure_connected(connect: Callable[..., Any], self: Any, connection: Any, *args: Any) -> Any:
     """In place of Celery's ``Consumer.ensure_connected``, which waits by itself, and looks meanwhile whether
     the worker is to stop."""
-
     # This runs in a Celery worker only.
     from celery.worker.state import maybe_shutdown
 
-    @wraps(ensure_connected)
-    def extended(self: Any, connection: Any, *args: Any, **kwargs: Any) -> Any:
-        with impatient():
-            if not (_mark(connection) and _connects_again(self)):
-                return ensure_connected(self, connection, *args, **kwargs)
-            longest_pause = options_of(connection).lease_policy.longest_pause
-            with as_worker(maybe_shutdown, longest_pause):
-                return ensure_connected(self, connection, *args, **kwargs)
-
-    return extended
+    with impatient():
+        if not (_mark(connection) and _connects_again(self)):
+            return connect(self, connection, *args)
+        longest_pause = options_of(connection).lease_policy.longest_pause
+        with as_worker(maybe_shutdown, longest_pause):
+            return connect(self, connection, *args)
 
 
 def _connects_again(consumer: Any) -> bool:
@@ -172,86 +165,77 @@ def _connects_again(consumer: Any) -> bool:
     return bool(at_start if is_start else conf.broker_connection_retry)
 
 
-def _refused(start: Callable[..., Any]) -> Callable[..., Any]:
+def _start(start: Callable[..., Any], self: Any, consumer: Any) -> Any:
     """In place of the ``start`` of the blueprint of Celery's ``Consumer``, which connects, declares and runs
     the loop. What a server in trouble refuses there, and nobody waits for, counts as a lost connection."""
     # This runs in a Celery worker only.
     from celery.exceptions import WorkerShutdown
 
-    @wraps(start)
-    def extended(self: Any, consumer: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return start(self, consumer, *args, **kwargs)
-        except (ResponseError, OperationalError) as exc:
-            # kombu puts an error of its own around that of a publish.
-            error = exc if isinstance(exc, ResponseError) else exc.__cause__
-            transport = getattr(consumer.connection, "transport", None)
-            broker = getattr(transport, "broker", None)
-            if not isinstance(error, ResponseError) or broker is None:
+    try:
+        return start(self, consumer)
+    except (ResponseError, OperationalError) as exc:
+        # kombu puts an error of its own around that of a publish.
+        error = exc if isinstance(exc, ResponseError) else exc.__cause__
+        transport = getattr(consumer.connection, "transport", None)
+        broker = getattr(transport, "broker", None)
+        if not isinstance(error, ResponseError) or broker is None:
+            raise
+        refusal = refusal_of(error)
+        if refusal is not None and refusal.then is Then.RAISES:
+            raise
+        if refusal is None:
+            if _unknown.has_lasted(error):
                 raise
-            refusal = refusal_of(error)
-            if refusal is not None and refusal.then is Then.RAISES:
-                raise
-            if refusal is None:
-                if _unknown.has_lasted(error):
-                    raise
-                raise Refuses(f"Redis refuses: {error}") from None
-            if isinstance(error, NeverServed) or not may_connect_again(refusal, broker):
-                said = in_a_line(error.__cause__ or error)
-                logger.critical("Redis refuses this worker, which ends: %s (%s)", said, refusal.hint)
-                raise WorkerShutdown(1) from exc
-            raise Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal) from None
-
-    return extended
+            raise Refuses(f"Redis refuses: {error}") from None
+        if isinstance(error, NeverServed) or not may_connect_again(refusal, broker):
+            said = in_a_line(error.__cause__ or error)
+            logger.critical("Redis refuses this worker, which ends: %s (%s)", said, refusal.hint)
+            raise WorkerShutdown(1) from exc
+        raise Refuses(f"Redis refuses ({refusal.hint}): {error}", refusal) from None
 
 
-def _outliving(update_strategies: Callable[..., Any]) -> Callable[..., Any]:
+def _update_strategies(update: Callable[..., Any], self: Any) -> None:
     """In place of Celery's ``Consumer.update_strategies``. Celery calls it each time that it has connected,
-    before it takes messages. The first connection was made before there was :func:`_marking`."""
+    before it takes messages. The first connection was made before there was :func:`_connection_for_read`."""
     # This runs in a Celery worker only.
     from kombu_redisdelay.transport.request import requests_of
 
-    @wraps(update_strategies)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _mark(self.connection):
-            return update_strategies(self, *args, **kwargs)
-        if not hasattr(self, "redisdelay_door"):
-            self.redisdelay_door = Door()
-            Stop(self, self.redisdelay_door)
-        forget_nothing(self, self.redisdelay_door)
-        watch_pool(self.pool)
-        with requests_of(self, self.redisdelay_door, options_of(self.connection)):
-            return update_strategies(self, *args, **kwargs)
-
-    extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
+    if not _mark(self.connection):
+        update(self)
+        return
+    if not hasattr(self, "redisdelay_door"):
+        self.redisdelay_door = Door()
+        Stop(self, self.redisdelay_door)
+    forget_nothing(self, self.redisdelay_door)
+    watch_pool(self.pool)
+    with requests_of(self, self.redisdelay_door, options_of(self.connection)):
+        update(self)
 
 
-def _checking(create_task_handler: Callable[..., Any]) -> Callable[..., Any]:
+def _create_task_handler(create: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of Celery's ``Consumer.create_task_handler``, which returns the callback of all messages."""
-
+    # This runs in a Celery worker only.
     from celery.backends.base import DisabledBackend
 
-    @wraps(create_task_handler)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        handler = create_task_handler(self, *args, **kwargs)
-        if not _mark(self.connection):
-            return handler
+    handler = create(self, *args, **kwargs)
+    channel = getattr(self.task_consumer, "channel", None)
+    if isinstance(channel, Channel) and channel.options.unknown_task_wait is not None:
+        channel.intake.consumed.known_tasks = self.strategies
+    if not _mark(self.connection):
+        return handler
 
-        def keeps_result(name: str) -> bool:
-            task = self.app.tasks.get(name)
-            return not (task is None or task.ignore_result or isinstance(task.backend, DisabledBackend))
+    def keeps_result(name: str) -> bool:
+        task = self.app.tasks.get(name)
+        return not (task is None or task.ignore_result or isinstance(task.backend, DisabledBackend))
 
-        @wraps(handler)
-        def on_task_received(message: virtual.Message) -> Any:
-            wrong = wrong_part(message)
-            if wrong is None and (task := task_with_odd_id(message)) is not None and keeps_result(task):
-                wrong = "id is empty or no text, and the result is kept under it"
-            if wrong is None:
-                return handler(message)
-            message.channel.qos.make_dead(message, wrong)
-            return None
+    @wraps(handler)
+    def on_task_received(message: virtual.Message) -> Any:
+        wrong = wrong_part(message)
+        if wrong is None and (task := task_with_odd_id(message)) is not None and keeps_result(task):
+            wrong = "id is empty or no text, and the result is kept under it"
+        if wrong is None:
+            return handler(message)
+        message.channel.qos.make_dead(message, wrong)
+        return None
 
-        return on_task_received
-
-    return extended
+    return on_task_received
