@@ -63,7 +63,7 @@ def let_results_expire() -> None:
 
 
 def _store_result(store: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of Celery's ``RPCBackend.store_result``."""
+    """``rpc_results_stay``: in place of Celery's ``RPCBackend.store_result``."""
     with expiring(self):
         return store(self, *args, **kwargs)
 

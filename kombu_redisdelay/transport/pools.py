@@ -38,7 +38,7 @@ def forget_nothing(consumer: Any, door: Door) -> None:
 
 
 def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) -> Callable[..., Any]:
-    """In place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
+    """``escapes``: in place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
 
     Celery loses an exception that leaves it. There is one when a hook of the task raises, such as
     ``on_failure``; when the task raises what is no ``Exception``, such as ``asyncio.CancelledError`` or
@@ -128,7 +128,7 @@ def make_room(pool: Any) -> None:
     call this."""
     module = module_of(pool)
     if module in ("gevent", "eventlet"):
-        # As `grow()` does it from Celery 5.7 on. Before, it wakes nobody.
+        # ``green_pool_grows``: as `grow()` does it from Celery 5.7 on.
         pool._pool.size += 1
         (pool._pool._semaphore if module == "gevent" else pool._pool.sem).release()
 

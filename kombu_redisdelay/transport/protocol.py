@@ -1,6 +1,7 @@
 """Finds a part of a message that has a wrong type by Celery's task protocol, version 1 or 2.
 
-Celery does not check the types. It fails where it needs the part: in the callback, but also when its pool has
+Celery does not check the types (``unchecked_types`` of :mod:`~kombu_redisdelay.transport.upstream`).
+It fails where it needs the part: in the callback, but also when its pool has
 room, or in a result or a timer of the pool, long after the callback has returned. Some of these errors end
 the worker, and others make it forget the message. So every part with which Celery fails is refused here. An
 odd part that Celery accepts is left alone: it works with ``redis://``, too. Where another language has its

@@ -1,9 +1,10 @@
 """Settles messages: acks and rejects where Celery calls them, in every pool, and requeues with a delay.
 
-Celery leaves acks and rejects to the loop of its consumer (``Consumer.call_soon``). Without an event loop,
-they are done when the poll of the loop has ended; with one, when the callback has returned, which is after
-the task in a ``solo`` worker. Until then, a task that was acked early runs while its message is still
-unacked, and would run again if the worker was killed; and a message that was acked late keeps its place.
+Celery leaves acks and rejects to the loop of its consumer (``Consumer.call_soon``: ``deferred_acks`` of
+:mod:`~kombu_redisdelay.transport.upstream`). Without an event loop, they are done when the poll of the loop
+has ended, before Celery 5.7; with one, when the callback has returned, which is after the task in a ``solo``
+worker. Until then, a task that was acked early runs while its message is still unacked, and would run again
+if the worker was killed; and a message that was acked late keeps its place.
 
 A task's own greenlet or thread does not wait for Redis: if an ack cannot be written at once, it is left to
 the loop, whose poll ends for it. So is a reject of a greenlet: its reply takes time, and a time limit must
