@@ -159,9 +159,9 @@ def _marked(error: Exception, mark: tuple[str, str]) -> Exception:
 def _handle_retry(
     handle: Callable[..., Any], self: Any, task: Any, req: Any, store_errors: bool = True, **kwargs: Any
 ) -> Any:
-    """``unstored_retry``: in place of Celery's ``TraceInfo.handle_retry``, which stores the state ``RETRY``, calls ``on_retry``
-    of the task, and returns what reports a retry. Of an error there, Celery makes a failure of the task: it
-    stores that, calls ``link_error``, and fails its chord."""
+    """``unstored_retry``: in place of Celery's ``TraceInfo.handle_retry``, which stores the state ``RETRY``,
+    calls ``on_retry`` of the task, and returns what reports a retry. Of an error there, Celery makes a
+    failure of the task: it stores that, calls ``link_error``, and fails its chord."""
     from billiard.einfo import ExceptionInfo
     from celery.exceptions import Ignore, Reject, Retry
 

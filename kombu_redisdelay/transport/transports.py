@@ -217,9 +217,9 @@ class Transport(redis.Transport):
         others = set(loop.on_tick)
         super().register_with_event_loop(connection, loop)
         self.cycle.on_tick = loop.on_tick - others
-        # ``polling_stops``: remove kombu's replacement for the poller's method. It stops polling for good when
-        # any connection is closed. This need not be an error: redis-py replaces connections that the server
-        # has closed.
+        # ``polling_stops``: remove kombu's replacement for the poller's method. It stops polling for good
+        # when any connection is closed. This need not be an error: redis-py replaces connections that the
+        # server has closed.
         del self.cycle._on_connection_disconnect
         wake_on_signals(loop, self.cycle)
 

@@ -213,7 +213,7 @@ def oldest(package: str) -> tuple[int, ...]:
     options = ConfigParser()
     options.read(ROOT / "setup.cfg")
     needs = options["options"]["install_requires"] + options["options.extras_require"]["celery"]
-    [found] = {each for each in re.findall(rf"^\s*{package}\S*>=([\d.]+)", needs, re.MULTILINE)}
+    [found] = set(re.findall(rf"^\s*{package}\S*>=([\d.]+)", needs, re.MULTILINE))
     return numbers(found)
 
 
@@ -223,7 +223,7 @@ def test_the_installed_release_has_it_as_its_row_says(name: str) -> None:
     is_mended = fault.mended is not None and installed >= fault.mended
     has_it = PROBES[name]()
     assert has_it == (installed >= fault.since and not is_mended), (
-        f"{fault.of} {version(fault.of)} {'has' if has_it else 'has no'} {name}, unlike its row in upstream.py"
+        f"{fault.of} {version(fault.of)} {'has' if has_it else 'has no'} {name}, unlike its row"
     )
 
 
