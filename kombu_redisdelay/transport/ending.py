@@ -22,8 +22,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import Failure, name, shortened_traceback, text_of, tries_after
 from kombu_redisdelay.broker.finished import FAILED, IGNORED, REQUEUED, RETRIED, SUCCEEDED, FinishedTask
 from kombu_redisdelay.broker.message import stored_id, which
-from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.receive import StoredAs, stored_again
+from kombu_redisdelay.transport.receive import stored_again
 from kombu_redisdelay.transport.returned import EndLost, lost_of
 from kombu_redisdelay.transport.tasks import name_of
 
@@ -125,15 +124,12 @@ def failure_of(request: Any, ending: Ending) -> Failure | None:
     )
 
 
-def keep_copy(message: Any, channel: Channel, failure: Failure) -> None:
-    """Keep a task whose *message* was acked before it ran.
-
-    Arguments:
-        channel: over which to send it.
-    """
+def keep_copy(request: Any, failure: Failure) -> None:
+    """Keep a task whose message was acked before it ran."""
+    message = request.message
     try:
-        tag = str(message.delivery_tag)
-        channel.consumer.keep_failed(message.stored_as.queue, tag, failure, stored_again(message))
+        queue, tag = message.stored_as.queue, str(message.delivery_tag)
+        request.open_channel.consumer.keep_failed(queue, tag, failure, stored_again(message))
     except Exception:
         # The result of the task does not depend on it.
         logger.exception("Could not keep a failed task%s", which([name_of(message)], 1))
@@ -142,13 +138,17 @@ def keep_copy(message: Any, channel: Channel, failure: Failure) -> None:
 # -- finished --------------------------------------------------------------------------------------------
 
 
-def tell_of_end(request: Any, channel: Channel, stored: StoredAs, outcome: str, error: str, ran: Any) -> None:
+def tell(request: Any, outcome: str, error: str = "-", ran: object = None) -> None:
     """Tell the metrics of this worker, and the list of finished tasks, how the task of a *request* has ended.
+    Only the first time counts: of a hard time limit, two methods are told.
 
     Arguments:
-        channel: over which to send it.
         ran: for how many seconds it ran, if its process says so.
     """
+    message = request.message
+    if not request.tells or request.is_told or not hasattr(message, "stored_as"):
+        return
+    request.is_told, stored = True, message.stored_as
     try:
         finished_ms = stored.taken_ms + (monotonic() - stored.taken_at) * 1000
         if not isinstance(ran, float):
@@ -168,8 +168,9 @@ def tell_of_end(request: Any, channel: Channel, stored: StoredAs, outcome: str, 
             stored_id(str(request.id)),
         )
         metrics.task_ended(task.task, outcome, error, waited, ran)
-        if channel.consumer.finishing is not None:
-            channel.consumer.finishing.add(stored.queue, task)
+        finishing = request.open_channel.consumer.finishing
+        if finishing is not None:
+            finishing.add(stored.queue, task)
     except Exception:
         # The result of the task does not depend on it.
-        logger.exception("Could not note the end of a task%s", which([name_of(request.message)], 1))
+        logger.exception("Could not note the end of a task%s", which([name_of(message)], 1))

@@ -67,9 +67,9 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
         # A time limit may strike in an ack, too. Then the pool fails the task.
         time_limit = limit if limit and (options.get("timeout") or pool.timeout) else ()
 
-        def tried(passes: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def tried(passes: Any, function: Callable[..., Any], *args: Any) -> Any:
             try:
-                return function(*args, **kwargs)
+                return function(*args)
             except passes:
                 raise
             except BaseException as exc:
@@ -89,16 +89,14 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
                     tried(time_limit, request.on_failure, ExceptionInfo())
                 raise
 
-        def finish(result: Any, **kwargs: Any) -> Any:
+        def finish(result: Any) -> Any:
             # Celery's callback does not know the first: it expects a result.
             if isinstance(result, ExceptionInfo):
                 return request.on_failure(result)
             if was_killed:
-                return _in_the_loop(
-                    consumer, message, _was_killed, request, partial(callback, result, **kwargs)
-                )
+                return _in_the_loop(consumer, message, _was_killed, request, partial(callback, result))
             try:
-                return callback(result, **kwargs)
+                return callback(result)
             except (SystemExit, KeyboardInterrupt):
                 # The task has raised it.
                 return request.on_failure(ExceptionInfo())

@@ -35,14 +35,7 @@ from kombu_redisdelay.broker.message import which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.ending import (
-    Ending,
-    ending_of,
-    error_name,
-    failure_of,
-    keep_copy,
-    tell_of_end,
-)
+from kombu_redisdelay.transport.ending import Ending, ending_of, error_name, failure_of, keep_copy, tell
 from kombu_redisdelay.transport.returned import lost_of
 from kombu_redisdelay.transport.settings import warn_of_early_ack
 from kombu_redisdelay.transport.settling import settle_where_called
@@ -126,6 +119,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
     tells: ClassVar[bool]
     is_kept = False
     is_told = False
+    tell = tell
     _on_ack: Any
     _on_reject: Any
 
@@ -170,7 +164,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
             forget_task(self.message)
             failure = failure_of(self, Ending(FAILED, error, format_exc()))
             if failure is not None and not self.is_kept:
-                keep_copy(self.message, self.open_channel, failure)
+                keep_copy(self, failure)
             self.tell(FAILED, error_name(error))
         else:
             self.message.channel.qos.has_failed(self.message)
@@ -227,7 +221,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
             is_final = ending.is_final or self.could_not_end or _told.id == self.id
             if failure is not None and is_final:
                 if was_acked:
-                    keep_copy(message, self.open_channel, failure)
+                    keep_copy(self, failure)
                 elif not ending.is_final:
                     message.channel.qos.failures[message.delivery_tag] = failure
             self._on_ack, self._on_reject = settles
@@ -236,13 +230,6 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
         if is_final and ending.outcome:
             self.tell(ending.outcome, error_name(ending.error) if ending.outcome == FAILED else "-")
         return result
-
-    def tell(self, outcome: str, error: str = "-", ran: Any = None) -> None:
-        """Tell how the task has ended. Only the first time counts: of a hard time limit, two methods are
-        told."""
-        if self.tells and not self.is_told and (stored := getattr(self._message, "stored_as", None)):
-            self.is_told = True
-            tell_of_end(self, self.open_channel, stored, outcome, error, ran)
 
     @property
     def open_channel(self) -> Channel:

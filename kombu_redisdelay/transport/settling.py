@@ -89,26 +89,30 @@ def requeue(message: Message, delay: float) -> None:
 
 
 def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> None:
-    if _is_loop(message) and consumer.hub is not None:
+    is_loop = _is_loop(message)
+    if is_loop and consumer.hub is not None:
         # Celery changes its prefetch count in the loop, too. There would be room for one message too many if
         # the place of this one was free before that.
-        _try(message, partial(message.channel.qos.write_ack, message.delivery_tag))
-        consumer.call_soon(_now, consumer, message, ack, *args)
+        _try(message, message.channel.qos.write_ack, message.delivery_tag)
+        consumer.call_soon(_now, message, ack, *args)
         return
+    is_now = False
     try:
-        is_now = _is_loop(message) or message.channel.qos.can_ack_at_once(message.delivery_tag)
-    except BaseException:
-        # A time limit of gevent.
-        _later(consumer, message, ack, *args)
-        raise
-    (_now if is_now else _later)(consumer, message, ack, *args)
+        is_now = is_loop or message.channel.qos.can_ack_at_once(message.delivery_tag)
+    finally:
+        # Also if a time limit of gevent interrupts this.
+        if not is_now:
+            _later(consumer, message, ack, *args)
+    if is_now:
+        _now(message, ack, *args)
 
 
 def _reject(consumer: Any, message: virtual.Message, reject: Settle, *args: Any) -> None:
-    is_now = _is_loop(message) or (
-        consumer.hub is not None and message.channel.qos.can_ack_at_once(message.delivery_tag)
-    )
-    (_now if is_now else _later)(consumer, message, reject, *args)
+    may_be_now = consumer.hub is not None
+    if _is_loop(message) or (may_be_now and message.channel.qos.can_ack_at_once(message.delivery_tag)):
+        _now(message, reject, *args)
+    else:
+        _later(consumer, message, reject, *args)
 
 
 def _is_loop(message: virtual.Message) -> bool:
@@ -117,14 +121,14 @@ def _is_loop(message: virtual.Message) -> bool:
     return transport is not None and bool(transport.cycle.is_mine)
 
 
-def _now(consumer: Any, message: virtual.Message, settle: Settle, *args: Any) -> None:
+def _now(message: virtual.Message, settle: Settle, *args: Any) -> None:
     if not message.acknowledged:
-        _try(message, partial(settle, *args))
+        _try(message, settle, *args)
 
 
-def _try(message: virtual.Message, settle: Settle) -> None:
+def _try(message: virtual.Message, settle: Settle, *args: Any) -> None:
     try:
-        settle()
+        settle(*args)
     except Exception:
         # The promise would keep it for itself.
         logger.exception("Could not settle message %s", message.delivery_tag)
@@ -133,7 +137,7 @@ def _try(message: virtual.Message, settle: Settle) -> None:
 def _later(consumer: Any, message: Any, settle: Settle, *args: Any) -> None:
     # Celery counts the task as done. While it connects again, its loop does not turn.
     message.is_settling = True
-    consumer.call_soon(_now, consumer, message, settle, *args)
+    consumer.call_soon(_now, message, settle, *args)
     transport = message.channel.connection
     if transport is not None:
         transport.cycle.interrupt()

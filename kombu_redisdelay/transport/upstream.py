@@ -97,20 +97,15 @@ def requeue_unpublished(request: Any, exc_info: Any) -> None:
 
 
 class MendedRequest:
-    """Mixed into Celery's ``Request``: it settles the message whatever is raised when a task ends.
+    """Mixed into Celery's ``Request``: it settles the message, whatever is raised when a task ends.
 
     Attributes:
-        could_not_end: whether Celery could not end the task, which has failed, so, and is settled.
+        could_not_end: whether Celery could not end the task, which counts as failed, and is settled.
     """
 
-    message: Any
-    task: Any
-    acknowledged: bool
-    acknowledge: Callable[[], None]
-    reject: Callable[..., None]
     could_not_end = False
 
-    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_failure(self: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """``end_before_settling``. By then Celery has acked the message, or is about to settle it. A pool
         would only log the error; and before Celery 5.7, the JSON of a result has no ``SystemExit``."""
         from celery.exceptions import Reject, Terminated
@@ -131,7 +126,7 @@ class MendedRequest:
                 raise
             self._has_not_ended()
 
-    def on_timeout(self, soft: bool, timeout: Any) -> Any:
+    def on_timeout(self: Any, soft: bool, timeout: Any) -> Any:
         """``end_before_settling``."""
         try:
             return super().on_timeout(soft, timeout)  # type: ignore[misc]
@@ -142,24 +137,23 @@ class MendedRequest:
             self.acknowledge()
             self._has_not_ended()
 
-    def _has_not_ended(self) -> None:
+    def _has_not_ended(self: Any) -> None:
         self.could_not_end = True
         logger.exception("Celery could not end a task%s", which([name_of(self.message)], 1))
 
-    def _retry_worker_lost(self, *args: Any, **kwargs: Any) -> Any:
+    def _retry_worker_lost(self: Any, *args: Any, **kwargs: Any) -> Any:
         """``lost_worker_retry``. If this raises an error, because the result backend does not take the retry,
         or because ``on_retry`` of the task has a fault, it has published the task."""
         try:
             return super()._retry_worker_lost(*args, **kwargs)  # type: ignore[misc]
         except Exception:
-            logger.exception(
-                "Celery could not end a task, which is tried again%s", which([name_of(self.message)], 1)
-            )
+            named = which([name_of(self.message)], 1)
+            logger.exception("Celery could not end a task, which is tried again%s", named)
             if self.task.acks_late:
                 self.acknowledge()
             return True
 
-    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
+    def _announce_cancelled(self: Any, *args: Any, **kwargs: Any) -> Any:
         """``cancelled_too_late``. Celery stores a retry, and then notes that it has ended the task itself, as
         it does when the connection is lost. Without the note, it takes the end of the task for a revocation,
         and acks the message that has to come back."""
@@ -170,35 +164,30 @@ class MendedRequest:
             named = which([name_of(self.message)], 1)
             logger.warning("Celery could not say that it has cancelled a task (%s)%s", in_a_line(exc), named)
 
-    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> Any:
+    def cancel(self: Any, pool: Any, *args: Any, **kwargs: Any) -> Any:
         """``cancel_without_terminate``: with this, a worker that is to end at once ends a task. In two pools,
         Celery raises an error in the handler of a signal: it failed the task of a solo worker, and made a
         worker with threads give back tasks that its threads went on to run.
 
         In the others, Celery notes that the task is cancelled after it has ended it. Before that, a killed
         greenlet reports its end, which would count as a success.
+
+        Raises:
+            WorkerTerminate: it is the solo worker whose task a signal has interrupted. This is no
+                ``Exception``, and so ends the task and the worker.
         """
+        from celery.exceptions import WorkerTerminate
+        from celery.platforms import EX_FAILURE
+        from celery.worker import state
+
         module = module_of(pool)
         if module == "solo":
-            end_now()
+            state.should_terminate = EX_FAILURE
+            raise WorkerTerminate(EX_FAILURE)
         # A pool of threads waits for them.
         if module != "thread":
             self.message.is_being_cancelled = True
             super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
-
-
-def end_now() -> None:
-    """End the solo worker whose task a signal has interrupted.
-
-    Raises:
-        WorkerTerminate: always. It is no ``Exception``, and so ends the task and the worker.
-    """
-    from celery.exceptions import WorkerTerminate
-    from celery.platforms import EX_FAILURE
-    from celery.worker import state
-
-    state.should_terminate = EX_FAILURE
-    raise WorkerTerminate(EX_FAILURE)
 
 
 # -- pools -----------------------------------------------------------------------------------------------
@@ -279,6 +268,7 @@ def _remembering(pool: Any, flush: Callable[[], Any]) -> None:
     the pool even forgets tasks that have started. So this forgets only tasks that no process was given.
     """
     from billiard.pool import TERMINATE
+    from celery.worker import state
 
     if pool._state == TERMINATE:
         return
@@ -292,7 +282,10 @@ def _remembering(pool: Any, flush: Callable[[], Any]) -> None:
             if (message := message_of(job)) is not None:
                 note_given_up(message)
     pool.outbound_buffer.clear()
-    _forget_unstarted()
+    # ``unstarted_tasks_stay``: Celery calls them lost with the connection.
+    for id, request in list(state.requests.items()):
+        if request not in state.active_requests:
+            state.requests.pop(id, None)
     for index in (pool._fileno_to_inq, pool._fileno_to_outq, pool._fileno_to_synq):
         # The pool has closed the pipes of a process that had not read its task, and leaves them here. It
         # would watch what has the same numbers now, and wait in a read for ever.
@@ -308,15 +301,6 @@ def _remembering(pool: Any, flush: Callable[[], Any]) -> None:
     pool._active_writes.clear()
     busy = (job._write_to.inqW_fd for job in given if job._write_to._is_alive())
     pool._busy_workers.intersection_update(busy)
-
-
-def _forget_unstarted() -> None:
-    """``unstarted_tasks_stay``: have Celery drop its references to the tasks that it has received and not
-    started. It calls them lost with the connection."""
-    state: Any = sys.modules.get("celery.worker.state")
-    for id, request in list(state.requests.items()) if state else ():
-        if request not in state.active_requests:
-            state.requests.pop(id, None)
 
 
 # -- a worker that has lost its connection, or is to end ---------------------------------------------------

@@ -191,16 +191,16 @@ def test_a_result_that_is_not_stored_leaves_no_message_behind(
 
 def test_a_hard_time_limit_is_told_once(app: Any) -> None:
     """With prefork, by two methods."""
-    ended = Ended(app)
+    ended, told = Ended(app), []
     del ended.request.tell
-    type(ended.request).tells = True
-    told: list[Any] = []
-    ended.request.__class__.open_channel = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_ours, "tell_of_end", lambda *args: told.append(args[3:]))
-        ended.by(TimeLimitExceeded(1))
-        ended.request.on_timeout(False, 1)
-    assert told == [("failed", "TimeLimitExceeded", None)]
+    made: Any = type(ended.request)
+    made.tells, members = True, SimpleNamespace(due_ms=None)
+    ended.message.stored_as = SimpleNamespace(queue="q", taken_ms=0, taken_at=0, members=members)
+    finishing = SimpleNamespace(add=lambda queue, task: told.append((queue, task.outcome, task.error)))
+    made.open_channel = SimpleNamespace(consumer=SimpleNamespace(finishing=finishing))
+    ended.by(TimeLimitExceeded(1))
+    ended.request.on_timeout(False, 1)
+    assert told == [("q", "failed", "TimeLimitExceeded")]
     assert list(ended.failures) == ["tag"]
 
 
