@@ -145,7 +145,8 @@ def tell(request: Any, outcome: str, error: str = "-", ran: object = None) -> No
     Arguments:
         ran: for how many seconds it ran, if its process says so.
     """
-    message = request.message
+    # Not its property: each task comes here.
+    message = request._message
     if not request.tells or request.is_told or not hasattr(message, "stored_as"):
         return
     request.is_told, stored = True, message.stored_as

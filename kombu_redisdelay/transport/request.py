@@ -83,7 +83,7 @@ def _begins(begin: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as exc:
             if isinstance(exc, TaskRevokedError) or is_exit(exc) or note_end_of_the_loop(exc):
                 raise
-            self.has_not_begun(exc)
+            self.outlive(exc)
             return None
 
     return execute_using_pool
@@ -145,9 +145,9 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         return super().execute_using_pool(pool, **kwargs)
 
-    def has_not_begun(self, error: BaseException) -> None:
-        """The pool has not got the task, or has run it and could not end it, because of this *error*: its own
-        code has raised it, such as its ``on_failure``. To be called while it is handled."""
+    def outlive(self, error: BaseException) -> None:
+        """Go on, though the pool has not got the task, or has run it and could not end it, because of this
+        *error*: its own code has raised it, such as its ``on_failure``. To be called while it is handled."""
         semaphore = self.consumer.controller.semaphore
         if semaphore is not None:
             # Its place in the worker would never be free again.
@@ -254,11 +254,13 @@ def requests_of(consumer: Any, door: Door, options: Options) -> Iterator[None]:
     tells = metrics.IS_INSTALLED or options.kept_finished is not None
     of_worker = {"consumer": consumer, "door": door, "tells": tells}
     given = [(task, vars(task).copy()) for task in consumer.app.tasks.values()]
+    classes: dict[type, type] = {}
     try:
         for task, _ in given:
             base = symbol_by_name(task.Request)
             if issubclass(base, of_celery.Request):
-                task.Request = type(base.__name__, (Request, base), of_worker)
+                made = classes.get(base) or type(base.__name__, (Request, base), of_worker)
+                task.Request = classes[base] = made
         yield
     finally:
         for task, own in given:
