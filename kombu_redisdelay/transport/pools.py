@@ -50,6 +50,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
     limit = _time_limit(pool)
     has_futures = module_of(pool) == "thread"
 
+    # Not by `extend()`: each task comes here.
     @wraps(on_apply)
     def extended(
         target: Callable[..., Any],
