@@ -1,4 +1,4 @@
-"""Faults of Celery and kombu that we work around: which they are, and since when they are mended.
+"""Faults of Celery, kombu and redis-py that we work around: which they are, and since when they are mended.
 
 A fault stands here if the workaround can go one day: when the oldest release that we support has it mended.
 ``tests/transport/test_upstream.py`` looks for each of them in the release that is installed. It fails when
@@ -78,6 +78,16 @@ FAULTS = {
     "sentinel_user": Fault((5, 6), where="../result_backends.py"),
     #: Polling stops for good when any connection is closed.
     "polling_stops": Fault((5, 7), "celery/kombu#2492", "transports.py", of="kombu"),
+    #: What is no Base64 is left out, and something is made of the rest.
+    "lax_base64": Fault(where="receive.py", of="kombu"),
+    #: Each call has a client of its own, which adds a listener to the provider of the credentials.
+    "client_for_each_call": Fault(where="connecting.py", of="kombu"),
+    #: Most parsers do not know the errors of a cluster.
+    "cluster_errors": Fault((6, 0), where="../broker/server/nodes.py", of="redis"),
+    #: All processes ask the same server of a cluster for the others.
+    "first_server_is_asked": Fault((8, 0), where="../broker/server/nodes.py", of="redis"),
+    #: A command over a connection that is not open opens it to the address of before, at first to localhost.
+    "old_primary": Fault(where="../broker/server/connections.py", since=(6, 0), of="redis"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Faults of Celery and kombu that we work around: whether the installed release has them, as their rows say.
+"""Faults of Celery, kombu and redis-py: whether the installed release has them, as their rows say.
 
 A test that fails here tells that a release has mended one, or that a workaround may go: the oldest release
 that we support has it mended.
@@ -27,6 +27,9 @@ from celery.worker.heartbeat import Heart
 from celery.worker.request import Request
 from kombu.asynchronous.hub import Hub
 from kombu.transport import redis
+from redis import cluster as redis_cluster
+from redis.connection import Connection
+from redis.sentinel import SentinelManagedConnection
 
 from kombu_redisdelay.transport import upstream
 from kombu_redisdelay.transport.upstream import FAULTS
@@ -201,6 +204,34 @@ def sentinel_user() -> bool:
 @probe
 def polling_stops() -> bool:
     return "loop.on_tick.remove(on_poll_start)" in source(redis.Transport.register_with_event_loop)
+
+
+@probe
+def lax_base64() -> bool:
+    return bool(redis.Channel.codecs["base64"].decode("{}") == b"")
+
+
+@probe
+def client_for_each_call() -> bool:
+    return "yield self._create_client()" in source(redis.Channel.conn_or_acquire)
+
+
+@probe
+def cluster_errors() -> bool:
+    return hasattr(redis_cluster, "ClusterParser")
+
+
+@probe
+def first_server_is_asked() -> bool:
+    return "shuffle(" not in source(redis_cluster.NodesManager.initialize)
+
+
+@probe
+def old_primary() -> bool:
+    opens = source(Connection.send_packed_command)
+    return "self.connect_check_health(" in opens and "connect_check_health" not in vars(
+        SentinelManagedConnection
+    )
 
 
 def numbers(text: str) -> tuple[int, ...]:
