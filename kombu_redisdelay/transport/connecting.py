@@ -132,7 +132,7 @@ class ConnectingChannel(redis.Channel):
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a new client for each call, and each client adds a listener to the credential provider.
+        # Not ``client_for_each_call``, as kombu.
         yield client or self._stock_client
 
     @staticmethod

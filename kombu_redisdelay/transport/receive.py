@@ -287,7 +287,7 @@ def _decode(data: bytes) -> dict[str, Any]:
 
 def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Message:
     encoding = payload["properties"].get("body_encoding")
-    # kombu skips what Base64 does not have, and makes something of the rest.
+    # ``lax_base64`` of kombu.
     if encoding == "base64" and payload["body"].startswith(_JSON_BEGINS):
         raise MalformedMessage("body is not in Base64, as 'body_encoding' says: it is plain JSON")
     try:

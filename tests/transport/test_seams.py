@@ -1,13 +1,20 @@
-"""The parts of kombu that we override, call or read. A test that fails here tells what kombu has moved."""
+"""The parts of kombu that we override, call or read. A test that fails here tells what kombu has moved.
+
+What we extend of Celery is listed, too, with the reason. ``test_celery_seams`` holds what it means.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.worker.request import Request as CeleryRequest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
@@ -15,6 +22,7 @@ from kombu.utils import scheduling
 from kombu.utils.eventio import READ
 
 import kombu_redisdelay
+from kombu_redisdelay.transport import request
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.declaring import DeclaringChannel
@@ -22,10 +30,15 @@ from kombu_redisdelay.transport.outbox import Outbox, ProducerBatch
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.returned import tell_what_has_not_failed
 from kombu_redisdelay.transport.sentinel import SentinelChannel, SentinelTransport
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.transport.unusable import UNUSABLE
+from kombu_redisdelay.transport.worker import extend_worker
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.redis_server import RedisServer
+
+PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
@@ -96,6 +109,48 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     ),
     (SentinelTransport, redis.SentinelTransport, set()),
 ]
+
+
+#: Class or module of Celery -> what of it we have replaced (``extending.py``) -> why there is no better
+#: place.
+EXTENDED: dict[str, dict[str, str]] = {
+    "celery.worker.consumer.consumer:Consumer": {
+        "connection_for_read": "Nothing else tells a connection that a worker consumes over it.",
+        "ensure_connected": "It waits for a server that is away, but not for one that refuses for a while.",
+        "update_strategies": "The requests of tasks get their class there, each time that it has connected.",
+        "create_task_handler": "Each message is looked at before Celery sees it.",
+        "on_decode_error": "Here a message is lost that could be a dead letter.",
+        "on_invalid_task": "Here, too.",
+        "on_unknown_message": "Here, too.",
+        "on_unknown_task": "Here a message is lost that another worker may know.",
+        "on_connection_error_after_connected": "A fault: see `upstream.py`, as with the next two.",
+        "on_close": "A fault.",
+    },
+    "celery.worker.consumer.consumer:Consumer.Blueprint": {
+        "start": "A refusal of the server leaves it as an error that ends the worker."
+    },
+    "celery.worker.heartbeat:Heart": {"_send": "A fault."},
+    "celery.backends.rpc:RPCBackend": {"store_result": "A fault: results have no time to live."},
+    "celery.app.trace": {
+        "report_internal_error": "Only the tracer knows that a task has returned; it says so to nobody."
+    },
+    "celery.app.trace:TraceInfo": {
+        "handle_failure": "The same, of an error that has its own report.",
+        "handle_retry": "An error there makes a failure of a task whose retry was published.",
+    },
+}
+
+#: What our request overrides of Celery's, which is derived from it, and why.
+OF_REQUEST = {
+    "__init__": "Its ack is sent where it is called, in each pool.",
+    "execute_using_pool": "The door to the pool is there.",
+    "on_failure": "How a task has ended is told there,",
+    "on_timeout": "and there,",
+    "_announce_revoked": "and there. The signal `task_revoked` does not say which message it is of.",
+    "_retry_worker_lost": "A fault: see `upstream.py`, as with the next two.",
+    "_announce_cancelled": "A fault.",
+    "cancel": "A fault.",
+}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -367,3 +422,43 @@ def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site,
     inbox = Inbox(channel)
     drain(connection, lambda: len(inbox) == 1)
     inbox.messages[0].ack()
+
+
+class TestCelery:
+    @staticmethod
+    def extended(of: str) -> set[str]:
+        module, _, name = of.partition(":")
+        owner: Any = importlib.import_module(module)
+        for part in name.split(".") if name else ():
+            owner = getattr(owner, part)
+        return {name for name, value in vars(owner).items() if hasattr(value, "extends_celery")}
+
+    def test_what_we_replace(self) -> None:
+        # They extend what is loaded.
+        importlib.import_module("celery.worker.consumer.consumer")
+        extend_worker()
+        tell_what_has_not_failed()
+        for of, names in EXTENDED.items():
+            assert self.extended(of) == names.keys(), of
+
+    def test_nothing_else_is_replaced(self) -> None:
+        """As our sources say it."""
+        calls = [
+            node
+            for path in PACKAGE.rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "extend"
+        ]
+        of_classes = sum(map(len, EXTENDED.values())) - len(UNUSABLE) + 1
+        of_pools = 3
+        assert len(calls) == of_classes + of_pools
+
+    def test_what_our_request_overrides(self) -> None:
+        overridden = {
+            name
+            for ours in request.Request.__mro__
+            for name, value in vars(ours).items()
+            if "redisdelay" in ours.__module__ and inspect.isfunction(value) and name in vars(CeleryRequest)
+        }
+        new = {"_retry_worker_lost"} - vars(CeleryRequest).keys()
+        assert overridden == OF_REQUEST.keys() - new

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import copy
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -556,12 +557,9 @@ class TestTask:
 
 class TestEarlyAcks:
     def test_a_worker_says_so_once(self, app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-        class Request:
-            message = type("Message", (), {"headers": {**KEY, "x-unique-while": "done"}})
-            task = type("Task", (), {"name": "by hand", "acks_late": False})
-
+        task = SimpleNamespace(name="by hand", acks_late=False)
         for _ in range(2):
-            settings._on_task_received(Request())
+            settings.warn_of_early_ack(task, {**KEY, "x-unique-while": "done"})
         assert [record.getMessage() for record in caplog.records] == [
             "Task by hand is published with x-unique-while = 'done', and this worker acks it before it runs. "
             "So its key is free by then, as with 'waiting'. Set acks_late = True."

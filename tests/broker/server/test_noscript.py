@@ -39,7 +39,7 @@ from kombu_redisdelay.broker.unique import UniqueKey, check_unique
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.unlisted import search_for
 from kombu_redisdelay.operations.history import queue_history
-from kombu_redisdelay.operations.isolated import isolated
+from kombu_redisdelay.operations.queue_reasons import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
