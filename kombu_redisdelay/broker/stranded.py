@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.portions import (
     BYTES_PER_CALL,
     MESSAGES_PER_CALL,
@@ -23,7 +24,6 @@ from kombu_redisdelay.broker.portions import (
 from kombu_redisdelay.broker.server.scripts import ADOPT, BRING_BACK
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: Messages that are read first. How many are read next depends on their size.
 FIRST_PAGE = 10
@@ -264,7 +264,7 @@ def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
 
 def _move_size(move: tuple[Leftover, Destination]) -> int:
     leftover, where = move
-    return len(leftover.data) + size_with_key(where.payload)
+    return len(leftover.data) + size_to_move(where.payload)
 
 
 def _size(candidates: tuple[str, Mapping[str, End]]) -> int:

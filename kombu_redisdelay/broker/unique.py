@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.broker.members import check_size
+from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN, check_size
 from kombu_redisdelay.broker.message import to_ms
 from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
 from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, ScriptCall, run_each
@@ -52,12 +52,7 @@ LONGEST_KEY = 256
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
-#: What the key of a message counts as, in bytes, where those of a script are limited: as in
-#: lua/include/unique.lua.
-BYTES_OF_KEY = 4096
-
-#: How the member of a message begins, and before which byte. The group is the key as scripts read it.
-_BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
+#: The member of a message. The group is the key as scripts read it.
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
 
 #: The same, whatever the mode is. The group is the id.
@@ -246,15 +241,9 @@ def conflict_in(reply: Any) -> Conflict | None:
     return None
 
 
-def size_with_key(stored: bytes) -> int:
-    """The size of a message, for a script that moves it and its key: *stored* is how it is in Redis. A key
-    counts as :data:`BYTES_OF_KEY`."""
-    return len(stored) + (0 if stored.find(_BEGIN, 0, _WITHIN) < 0 else BYTES_OF_KEY)
-
-
 def id_of(stored: bytes) -> str | None:
     """The id of a message with a key; ``None`` if it has no key. *stored* is how it is in Redis."""
-    begin = stored.find(_BEGIN, 0, _WITHIN)
+    begin = stored.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN)
     match = None if begin < 0 else _ID.match(stored, begin)
     return None if match is None else match[1].decode()
 
@@ -266,8 +255,8 @@ def field_until_ack(payload: bytes) -> str | None:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
     # Each message that is taken goes through this. Most that have a key hold it only until then.
-    begin = payload.find(_BEGIN, 0, _WITHIN)
-    if begin < 0 or payload.startswith(b"w", begin + len(_BEGIN)):
+    begin = payload.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN)
+    if begin < 0 or payload.startswith(b"w", begin + len(UNIQUE_BEGINS)):
         return None
     match = _MEMBER.match(payload, begin)
     return None if match is None else match[1].decode()
