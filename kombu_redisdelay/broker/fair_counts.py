@@ -35,7 +35,7 @@ KEYS_PER_SCRIPT, COUNTED_PER_SCRIPT = 50, 100
 SCRIPTS_PER_LOOK = 10
 
 #: How long a claim lasts, ms: to count what one consumer holds, and to look at what is counted.
-COUNTS_FOR_MS, LOOKS_FOR_MS = 5000, 10_000
+COUNTS_FOR_MS, LOOKS_FOR_MS = 5000, 2000
 
 #: Who counts.
 PROCESS = uuid4().hex
