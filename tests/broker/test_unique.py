@@ -20,15 +20,13 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
-from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import (
     ACK,
-    CANCEL,
     FORWARD,
     GIVE_BACK,
     REMOVE,
     RESCHEDULE,
-    WITHDRAW,
     Script,
 )
 from kombu_redisdelay.broker.unacked import holder_of
@@ -719,23 +717,17 @@ class TestManyAtOnce:
 
     def test_cancel(self, rig: Rig) -> None:
         every = self.publish(rig, HOUR)
-        keys = rig.store.keys("q")
-        used = (keys.schedule, keys.messages, keys.duplicates)
-        done, *_ = CANCEL(rig.store.server, used, (200, 256 * 1024, *every))
+        wanted = [argument for id in every for argument in (id, "")]
+        keys = rig.store.keys("q").scheduling
+        _, done, _ = REMOVE(rig.store.server, keys, (200, 256 * 1024, 0, *wanted))
         assert 0 < done <= self.FEW
         assert sum(Schedule(rig.store).cancel("q", every)) == self.MANY - done
-
-    def test_withdraw(self, rig: Rig) -> None:
-        every = self.publish(rig, HOUR)
-        done, *_ = WITHDRAW(rig.store.server, rig.store.keys("q").scheduling, (256 * 1024, 200, *every))
-        assert 0 < done <= self.FEW
-        assert len(list(Withdrawal(rig.store).by_ids("q", every))) == self.MANY - done
 
     def test_remove(self, rig: Rig, calls: Calls) -> None:
         self.publish(rig, HOUR)
         schedule = Schedule(rig.store)
         assert len(list(schedule.remove("q", schedule.iter("q", None, None)))) == self.MANY
-        assert max(calls.of(REMOVE, first=0, each=2)) <= self.FEW
+        assert max(calls.of(REMOVE, first=3, each=2)) <= self.FEW
 
     def test_deliver_now(self, rig: Rig, calls: Calls) -> None:
         self.publish(rig, HOUR)
