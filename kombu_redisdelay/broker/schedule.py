@@ -345,8 +345,8 @@ def _remove(
     """
     begin = 0
     while begin < len(wanted):
-        some = chain.from_iterable(wanted[begin : begin + MESSAGES_PER_CALL])
-        args = (MESSAGES_PER_CALL, BYTES_PER_CALL, int(are_told), *some)
+        args: list[Argument] = [MESSAGES_PER_CALL, BYTES_PER_CALL, int(are_told)]
+        args += chain.from_iterable(wanted[begin : begin + MESSAGES_PER_CALL])
         counts, done, removed = REMOVE(store.server, store.keys(queue).scheduling, args)
         yield begin, counts, removed
         begin += done

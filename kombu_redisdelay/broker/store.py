@@ -253,12 +253,13 @@ class Store:
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         args = (
-            f"{step}:{payload}",
             self.expires_ms.get(queue, 0),
+            on_conflict,
+            1,
             message_id,
             due.at_ms,
             due.delay_ms,
-            on_conflict,
+            f"{step}:{payload}",
         )
         return only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
 

@@ -187,7 +187,6 @@ def named(reply: Sequence[Any]) -> SimpleNamespace:
 PUT = Script("put")
 UNWAKE = Script("unwake")
 SCHEDULE = Script("schedule")
-SCHEDULE_ALL = Script("schedule_all")
 SCHEDULE_READY = Script("schedule_ready")
 PUBLISH_UNIQUE = Script("publish_unique")
 CLEAR = Script("clear")
