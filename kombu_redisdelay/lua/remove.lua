@@ -17,12 +17,11 @@
 -- several callers, one removes a message.
 
 -- include: clock
--- include: duplicates
 -- include: history
--- include: unique
+-- include: leave
 
 local messages_left, bytes_left, is_wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
-local base = base_of(KEYS[1])
+local queue = { base = base_of(KEYS[1]), schedule = KEYS[1], messages = KEYS[2], duplicates = KEYS[3] }
 local has_duplicates = redis.call('EXISTS', KEYS[3]) == 1
 local now_ms = clock_us() / 1000
 local counts, done, all, removed, absent = {}, 0, 0, {}, {}
@@ -36,9 +35,9 @@ local function remove(member, expected)
   elseif expected ~= '' and stored ~= expected then
     return 0
   end
-  unschedule(KEYS[1], KEYS[2], KEYS[3], member)
-  messages_left = messages_left - 1
-  bytes_left = bytes_left - #stored - forget_unique(base, stored, now_ms)
+  local message = scheduled_message(queue, member, stored)
+  leave(message)
+  messages_left, bytes_left = messages_left - 1, bytes_left - #stored - is_over(message, now_ms)
   if is_wanted then
     removed[#removed + 1] = stored
   end

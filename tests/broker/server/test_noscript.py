@@ -312,8 +312,8 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
         *("PAGE", "FIND", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
-        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED", "RELIST"),
+        *("PAGE_LIST", "MOVE_READY", "READ_UNACKED", "RELIST"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "CLEAR_FAILED", "FINISH"),
+        *("UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "CLEAR_FAILED", "FINISH"),
         *("BIND", "UNBIND"),
     }, "a script that CALLS does not know of"
