@@ -53,22 +53,6 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   expire(queue.expires_ms, { ready })
 end
 
--- The queue of a script that only moves messages to the schedule. Its first KEYS are unacked of the consumer,
--- schedule, messages, wake zset and duplicates.
-local function queue_to_schedule(expires_ms)
-  local base = base_of(KEYS[4])
-  return {
-    base = base,
-    unacked = KEYS[1],
-    schedule = KEYS[2],
-    messages = KEYS[3],
-    wake = KEYS[4],
-    duplicates = KEYS[5],
-    expires_ms = tonumber(expires_ms),
-    counts_keys = counts_keys(base),
-  }
-end
-
 -- To the schedule, under this id. Returns the name that it has there. expect_schedule() comes before.
 -- `state` is that of unique.lua: 's' if it has not begun.
 local function becomes_scheduled(message, id, due_ms, stored, now_ms, state)

@@ -308,7 +308,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
         *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
-        *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
+        "FIND_UNKNOWN",
         *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
         *("PAGE", "FIND", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
         *("CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
