@@ -17,7 +17,6 @@ from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_KEYS,
     COUNT_KEYS,
-    SET_KEY_LIMITS,
     SET_LIMITS,
     ScriptCall,
     run_each,
@@ -155,7 +154,9 @@ class LimitStore:
         self._store.remember(*queues)
         each = [self._store.keys(queue) for queue in queues]
         args = [argument for field in fields.items() for argument in field]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+        run_each(
+            self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), ("queue", *args)) for keys in each]
+        )
 
 
 def limits_of(row: Sequence[Any]) -> Limits:
@@ -250,15 +251,17 @@ class FairQueues:
         self._store.remember(*queues)
         args = [argument for field in fields.items() for argument in field]
         each = [self._store.keys(queue) for queue in queues]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+        run_each(
+            self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), ("queue", *args)) for keys in each]
+        )
         for queue in queues:
             count_keys(self._store, queue)
 
     def _set_key(self, queue: str, key: str, *values: Argument) -> None:
         self._store.remember(queue)
         keys = self._store.keys(queue)
-        args = (key, *values, *([""] * (4 - len(values))))
-        SET_KEY_LIMITS(self._store.server, (keys.limits, keys.wake), args)
+        args = ("key", key, *values, *([""] * (4 - len(values))))
+        SET_LIMITS(self._store.server, (keys.limits, keys.wake), args)
         count_keys(self._store, queue)
 
     def _look_at_all(self, queue: str) -> None:

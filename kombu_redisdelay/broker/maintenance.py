@@ -24,11 +24,10 @@ from kombu_redisdelay.broker.portions import RoundTrips
 from kombu_redisdelay.broker.recovery import Recoverer
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_UNIQUE,
-    FORGET,
+    KNOWN,
     MEND_SCHEDULE,
     RECORD,
     TIDY,
-    UNUSED,
     ScriptCall,
     run_each,
     try_each,
@@ -297,7 +296,7 @@ def forget_unused(store: Store) -> RoundTrips[int]:
     """
     known = (known_queues(store.prefix),)
     unused_ms = round(UNUSED_FOR * 1000)
-    members = UNUSED(store.server, known, (unused_ms, UNUSED_AT_ONCE))
+    members = KNOWN(store.server, known, (unused_ms, UNUSED_AT_ONCE, 0))
     if not members:
         return 0
     yield
@@ -305,7 +304,8 @@ def forget_unused(store: Store) -> RoundTrips[int]:
     are_empty = run_each(store.server, [_tidying(store, name) for name in names])
     in_use = {name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty}
     yield
-    FORGET(store.server, known, (unused_ms, *(each for each in members if name_of(each) not in in_use)))
+    forgotten = [each for each in members if name_of(each) not in in_use]
+    KNOWN(store.server, known, (unused_ms, 0, len(forgotten), *forgotten))
     yield
     store.remember(*in_use)
     return len(members)
