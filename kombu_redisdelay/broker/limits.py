@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from math import ceil, isclose
 from typing import Any, NamedTuple
 
@@ -131,11 +132,11 @@ class LimitStore:
 
     def pause(self, queues: Sequence[str]) -> None:
         """Have nothing taken from *queues*."""
-        self._set(queues, {"paused_ms": int(self._store.now_ms())})
+        _set(self._store, queues, {"paused_ms": int(self._store.now_ms())})
 
     def resume(self, queues: Sequence[str]) -> None:
         """End the pause of *queues*. Their limits stay."""
-        self._set(queues, {"paused_ms": ""})
+        _set(self._store, queues, {"paused_ms": ""})
 
     def limit(self, queues: Sequence[str], limits: Mapping[str, float | int | None]) -> None:
         """Change some limits of each of *queues*.
@@ -147,16 +148,15 @@ class LimitStore:
         fields: dict[str, Argument] = {
             _FIELDS[name]: "" if value is None else repr(value) for name, value in limits.items()
         }
-        self._set(queues, fields)
+        _set(self._store, queues, fields)
 
-    def _set(self, queues: Sequence[str], fields: dict[str, Argument]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        each = [self._store.keys(queue) for queue in queues]
-        args = [argument for field in fields.items() for argument in field]
-        run_each(
-            self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), ("queue", *args)) for keys in each]
-        )
+
+def _set(store: Store, queues: Sequence[str], fields: Mapping[str, Argument]) -> None:
+    # Noted, so that they are shown though they may be empty.
+    store.remember(*queues)
+    args: list[Argument] = ["queue", *chain.from_iterable(fields.items())]
+    each = [store.keys(queue) for queue in queues]
+    run_each(store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
 
 
 def limits_of(row: Sequence[Any]) -> Limits:
@@ -247,13 +247,7 @@ class FairQueues:
         self._set_key(queue, key, 0)
 
     def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        args = [argument for field in fields.items() for argument in field]
-        each = [self._store.keys(queue) for queue in queues]
-        run_each(
-            self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), ("queue", *args)) for keys in each]
-        )
+        _set(self._store, queues, fields)
         for queue in queues:
             count_keys(self._store, queue)
 
