@@ -32,17 +32,16 @@ local
   -- least, ms.
   task, longest_ms, shortest_ms = unpack(ARGV)
 
-local base = base_of(KEYS[4])
 local queue = {
-  base = base,
+  base = base_of(KEYS[4]),
   unacked = KEYS[1],
   schedule = KEYS[2],
   messages = KEYS[3],
   wake = KEYS[4],
   duplicates = KEYS[5],
   expires_ms = tonumber(expires_ms),
-  counts_keys = counts_keys(base),
 }
+read_features(queue)
 expect_schedule(queue.schedule, queue.messages)
 local message = unacked_message(queue, tag)
 if not message then

@@ -41,9 +41,7 @@ local function change_queue()
     full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
     redis.call('HSET', control, 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
   end
-  if redis.call('HGET', control, 'fair') == 'off' then
-    end_fairness(base)
-  end
+  end_if_off(base)
 end
 
 local function change_key(key, ...)

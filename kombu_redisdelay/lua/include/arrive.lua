@@ -53,6 +53,23 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   expire(queue.expires_ms, { ready })
 end
 
+-- A scheduled message goes to the tail of its ready list. If it has to wait for its unique key, it stays, is
+-- blocked, and this returns false.
+local function becomes_due(message, payload, now_ms)
+  local queue, step = message.queue, message.step
+  local function list_of(other)
+    return list_in(queue, other)
+  end
+  if not may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of) then
+    return false
+  end
+  leave(message)
+  redis.call('LPUSH', list_of(step), payload)
+  -- In a queue with x-expires, the ready lists live as long as the schedule did.
+  expire(queue.expires_ms, { list_of(step), queue.wake })
+  return true
+end
+
 -- To the schedule, under this id. Returns the name that it has there. expect_schedule() comes before.
 -- `state` is that of unique.lua: 's' if it has not begun.
 local function becomes_scheduled(message, id, due_ms, stored, now_ms, state)

@@ -6,12 +6,20 @@
 -- first write, so a full Redis allows the rest (full.lua).
 --
 -- Of its `queue`, this needs the keys base and unacked, or schedule, messages and duplicates, as far as the
--- message comes from there, and `counts_keys`: whether what is unacked is counted by key (fair_unacked.lua).
+-- message comes from there, and what read_features() finds out.
 
 -- include: duplicates
 -- include: fair_remove
 -- include: fair_unacked
 -- include: unique_unacked
+
+-- Finds out whether a queue is fair, and whether its messages are counted by key.
+local function read_features(queue)
+  -- For most queues, this is all.
+  if redis.call('EXISTS', queue.base .. 'control', queue.base .. 'unacked-keys') > 0 then
+    queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
+  end
+end
 
 -- The message with a delivery tag; nil if it is not unacked any more: it is in another place by now.
 --   stored, start, step   as in stored.lua
