@@ -18,6 +18,7 @@ from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule
@@ -143,6 +144,17 @@ class TestWaiting:
         assert ids(taken(me, "q", limit=1 + behind)) == ["1", "behind 0"][: 1 + behind]
         # Whoever has room comes for it.
         assert rig.tokens("q") == 1
+        assert ids(taken(me, "q")) == ["2"]
+
+    def test_a_large_one_that_is_due_lets_the_latest_go(self, rig: Rig) -> None:
+        """It goes to the consumer without the detour over its ready list."""
+        rig.publish_unique("q", "1", key(WAITING), 1000, body="x" * BYTES_PER_CALL)
+        rig.publish_unique("q", "2", key(LATEST), 500)
+        rig.database.advance(700)
+        me = rig.consumer()
+        assert taken(me, "q") == []
+        rig.database.advance(2000)
+        assert ids(taken(me, "q", limit=1)) == ["1"]
         assert ids(taken(me, "q")) == ["2"]
 
     def test_a_take_lets_the_latest_wait_for_one_that_runs(self, rig: Rig) -> None:
