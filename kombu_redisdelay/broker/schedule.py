@@ -10,13 +10,13 @@ from heapq import heapify, heappop, heappush
 from math import inf, isinf, nextafter
 from typing import Any
 
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.paging import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import CANCEL, CLAIM, CLEAR, REMOVE, RESCHEDULE, WITHDRAW
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked, first_due_ms, first_score
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: To replace a message takes Redis longer than to read it.
 MOVES_PER_CALL = 100
