@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, Chore, Doing, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import (
     CHECK_KEYS,
     COUNT_KEYS,
@@ -369,3 +369,24 @@ def _key_limits_of(row: Sequence[Any]) -> KeyLimits:
         interval_us=interval,
         burst=None if burst is None or interval is None else int(burst),
     )
+
+
+def _checking(upkeep: Upkeep) -> Doing:
+    begin_at: dict[str, tuple[bytes, bytes]] = {}
+    return lambda turn: upkeep.lost.update(check_fair(upkeep.store, turn.queues, begin_at))
+
+
+def _checking_searched(upkeep: Upkeep) -> Doing:
+    def check(turn: Turn) -> None:
+        if upkeep.searched:
+            check_fair(upkeep.store, list(upkeep.searched), {}, upkeep.searched)
+            upkeep.searched.clear()
+
+    return check
+
+
+CHORES = (
+    Chore("count keys of fair queues, and let them go on", _checking),
+    # Next after the search.
+    Chore("count what a search has found", _checking_searched, is_for_all=True),
+)

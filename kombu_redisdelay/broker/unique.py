@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from dateutil.parser import isoparse
 from kombu_redisdelay.broker.keys import QueueKeys
 from kombu_redisdelay.broker.members import UNIQUE_BEGIN, UNIQUE_WITHIN, check_size
 from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
+from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
 from kombu_redisdelay.broker.publish_calls import Bound, Call, only_if
-from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE
-from kombu_redisdelay.broker.server.wire import PackedKeys
+from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, PUBLISH_UNIQUE, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import PackedKeys, answers
 from kombu_redisdelay.broker.store import Store
 
 #: Header that has the key: a text.
@@ -42,6 +43,9 @@ MODES = (WAITING, DONE, LATEST)
 
 #: Celery's headers, and options, of a task that publishes itself again, as ``retry()`` and ``replace()`` do.
 CONTINUED = ("retries", "replaced_task_nesting")
+
+#: Keys of messages that one script checks.
+CHECKED_PER_SCRIPT = 100
 
 #: The longest key, in bytes.
 LONGEST_KEY = 256
@@ -317,3 +321,36 @@ def field_until_ack(payload: bytes) -> str | None:
         return None
     match = _MEMBER.match(payload, begin)
     return None if match is None else match[1].decode()
+
+
+def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
+    """Free keys that no message holds any more, and release messages that wait for them. Looks at some keys
+    of those of *queues* that have any. Makes one or two round trips.
+
+    Arguments:
+        begin_at: queue -> where to begin. It is kept from one call to the next.
+    """
+    keys = {queue: store.keys(queue) for queue in queues}
+    looks = (
+        (("EXISTS", each.unique, each.running), ("ZCOUNT", each.schedule, "+inf", "+inf"))
+        for each in keys.values()
+    )
+    counts = answers(store.server, (command for both in looks for command in both))
+    some = [queue for queue, *found in zip(queues, counts[::2], counts[1::2], strict=True) if any(found)]
+    calls: list[ScriptCall] = [
+        (
+            CHECK_UNIQUE,
+            (keys[queue].wake, keys[queue].ready),
+            (store.separator, CHECKED_PER_SCRIPT, *begin_at.pop(queue, (b"0", b"0", b"0"))),
+        )
+        for queue in some
+    ]
+    begin_at.update(zip(some, run_each(store.server, calls), strict=True))
+
+
+def _checking(upkeep: Upkeep) -> Doing:
+    begin_at: dict[str, Sequence[bytes]] = {}
+    return lambda turn: check_unique(upkeep.store, turn.queues, begin_at)
+
+
+CHORES = (Chore("free unique keys that no message holds", _checking),)

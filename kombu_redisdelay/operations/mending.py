@@ -11,9 +11,9 @@ from itertools import islice
 
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
 from kombu_redisdelay.broker.limits import check_fair
-from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.schedule import mend_schedules
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import Found, Unlisted, search

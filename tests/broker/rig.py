@@ -16,7 +16,6 @@ from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
@@ -25,6 +24,7 @@ from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
+from kombu_redisdelay.broker.schedule import mend_schedules
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.scripts import TAKE, Script

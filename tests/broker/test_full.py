@@ -12,8 +12,8 @@ from redis.exceptions import OutOfMemoryError
 from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore, check_fair
-from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
