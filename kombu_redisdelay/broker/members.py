@@ -33,8 +33,8 @@ BYTES_OF_KEY = 4096
 DIGITS = 15
 _BEYOND = 10**DIGITS
 
-#: How a message begins that has one.
-_BEGIN = b'{"redisdelay-'
+#: How a message begins that has a member of ours: this transport has published it, or has given it back.
+OURS = b'{"redisdelay-'
 
 #: What stands before the unique key.
 _BEFORE_UNIQUE = re.compile(
@@ -113,11 +113,6 @@ def size_with_key(stored: bytes) -> int:
     """The size of a message, for a script that moves it and its unique key: *stored* is how it is in Redis. A
     key counts as :data:`BYTES_OF_KEY`."""
     return len(stored) + (0 if stored.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN) < 0 else BYTES_OF_KEY)
-
-
-def has_any(payload: bytes) -> bool:
-    """Whether *payload* has a member of ours: this transport has published it, or has given it back."""
-    return payload.startswith(_BEGIN)
 
 
 def wrong_member(payload: Mapping[str, Any]) -> str | None:

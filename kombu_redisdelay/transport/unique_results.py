@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -69,29 +69,27 @@ class Fate:
     Attributes:
         learned: called with this when the message is published.
         channel: that it was published over; ``None`` before that.
-        message: as it was published; ``None`` before that.
+        properties: those that it was published with.
+        outcomes: those of its message.
     """
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.learned: Callable[[Fate], object] | None = None
         self.channel: Any = None
-        self.message: Outgoing | None = None
-
-    @property
-    def _outcomes(self) -> list[Conflict | None]:
-        return [] if self.message is None else self.message.outcomes
+        self.properties: Mapping[str, Any] = {}
+        self.outcomes: Sequence[Conflict | None] = ()
 
     @property
     def is_accepted(self) -> bool:
         """Whether a queue has accepted it."""
-        return None in self._outcomes
+        return None in self.outcomes
 
     @property
     def conflict(self) -> Conflict | None:
         """The result for all queues: none if one of them has accepted it, and it counts as dropped only if it
         was dropped in each of them."""
-        conflicts = [each for each in self._outcomes if each is not None]
+        conflicts = [each for each in self.outcomes if each is not None]
         if self.is_accepted or not conflicts:
             return None
         return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])
@@ -101,7 +99,7 @@ class Fate:
         """Whether no task will run under its id: it was dropped, or runs under the id of the task that it has
         replaced, and no other task is known to have its id."""
         conflict = self.conflict
-        return conflict is not None and not any(each and each.is_of(self.id) for each in self._outcomes)
+        return conflict is not None and not any(each and each.is_of(self.id) for each in self.outcomes)
 
     def tell(self) -> None:
         """Tell the result to the publisher that waits for it."""
@@ -139,18 +137,18 @@ def follow(channel: Any, message: Outgoing) -> None:
         fate, headers = Fate(message.id), message.headers
         if "task" in headers and isinstance(headers.get("id"), str):
             fate.learned = partial(_end_by_hand, bool(headers.get("ignore_result")))
-    fate.channel, fate.message = channel, message
-    message.tell = partial(_tell, fate, message)
+    fate.channel, fate.properties, fate.outcomes = channel, message.properties, message.outcomes
+    message.tell = partial(_tell, fate, message.headers)
 
 
-def _tell(fate: Fate, message: Outgoing) -> None:
+def _tell(fate: Fate, headers: Mapping[str, Any]) -> None:
     """Send the signal for each queue in which there was a conflict, and tell the publisher."""
-    for conflict in message.outcomes:
+    for conflict in fate.outcomes:
         if conflict is not None:
             unique_conflict.send(
-                sender=message.headers.get("task"),
-                key=message.headers[UNIQUE_HEADER],
-                id=message.id,
+                sender=headers.get("task"),
+                key=headers[UNIQUE_HEADER],
+                id=fate.id,
                 holder=conflict.holder,
                 outcome=conflict.outcome,
             )
@@ -180,7 +178,7 @@ def end(fate: Fate, backend: Any, monitored: Any) -> None:
 
 
 def _end_as_revoked(backend: Any, fate: Fate, reason: Exception) -> None:
-    request = Context(id=fate.id, **who_waits(fate.message.properties if fate.message else {}))
+    request = Context(id=fate.id, **who_waits(fate.properties))
     if is_rpc(backend):
         publish(fate.channel, backend, reason, states.REVOKED, request)
     else:
