@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -66,9 +66,6 @@ _SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 #: When a message is due that does not say.
 _NOW = Due()
 
-#: The place of a message that replaces none.
-_OWN = Replacement()
-
 
 def is_plain(headers: Mapping[str, Any]) -> bool:
     """Whether a message with these *headers* asks nothing of the broker but to be delivered at once, as
@@ -130,8 +127,10 @@ class Outgoing:
             self._read()
 
     def _read(self) -> None:
-        self.due, self.on_conflict = due(self.message), on_conflict(self.message)
-        self.unique = unique_of(self.headers)
+        self.due = due(self.message)
+        if _ASKING.isdisjoint(self.headers):
+            return
+        self.on_conflict, self.unique = on_conflict(self.message), unique_of(self.headers)
         if self.unique is not None:
             if self.on_conflict != KEEP:
                 raise ValueError(f"headers {UNIQUE_HEADER!r} and {CONFLICT_HEADER!r} cannot be used together")
@@ -158,7 +157,7 @@ class Outgoing:
         return info["exchange"], info["routing_key"]
 
     @property
-    def part(self) -> str:
+    def partition_key(self) -> str:
         """What tells its partition. Messages with the same unique key are in the same one."""
         return self.id if self.unique is None else self.unique.key
 
@@ -170,102 +169,114 @@ class Outgoing:
         properties = self.properties
         return properties.get("delivery_mode") != TRANSIENT and not properties.get("correlation_id")
 
-    @property
-    def is_routed_work(self) -> bool:
-        """Whether it goes to a queue that another program has bound to an exchange, and is no reply."""
-        exchange = (self.properties.get("delivery_info") or {}).get("exchange")
-        return bool(exchange) and self.properties.get("delivery_mode") != TRANSIENT
-
     def write(self) -> None:
         """Make its text, for a queue."""
-        self.text = self._text(self.message, self.due, self.id if self.unique else "")
+        self.text = self.text_of(self.message, self.due, self.id if self.unique else "")
 
-    def _text(self, message: Mapping[str, Any], when: Due | None, id: str) -> str:
+    def text_of(self, message: Mapping[str, Any], when: Due | None, id: str) -> str:
+        """How *message* is in Redis: this one, or the same with another *id* or time."""
         unique = None if self.unique is None else self.unique.member(id)
         return with_own(self.encode(message), deliverable_ms(when), self.key, unique)
 
-    def call(self, store: Store, queue: str, bound: Bound | None = None) -> Call:
-        """The call that publishes it to *queue*.
 
-        Arguments:
-            bound: the bindings that it was routed by, if they come from the cache. The server then checks
-                that they are still the same, and returns 0 if not.
-        """
-        if self.unique is not None:
-            return self._unique_call(self.unique, store, queue, bound, _OWN)
-        if self.due is None and self.on_conflict == KEEP:
-            return store.put(queue, self.step, self.text, bound=bound, expires_ms=self.list_expires_ms)
-        when = self.due or _NOW
-        return store.schedule(queue, self.step, self.text, when, self.id, self.on_conflict, bound)
+class Addressed(NamedTuple):
+    """A message on its way to one queue.
 
-    def _unique_call(
-        self, unique: UniqueKey, store: Store, queue: str, bound: Bound | None, instead: Replacement
-    ) -> Call:
-        """The same for one with a *unique* key.
+    Attributes:
+        bound: the bindings that it was routed by, if they come from the cache. The server then checks that
+            they are still the same, and replies 0 if not: then nothing was done.
+        most: how many messages the queue may have, if it may refuse this one.
+        is_declared: whether the queue was declared.
+    """
 
-        Arguments:
-            instead: the message of which it takes the place, and whose id it gets.
-        """
-        when, text = self.due, self.text
+    message: Outgoing
+    queue: str
+    bound: Bound | None = None
+    most: int | None = None
+    is_declared: bool = False
+
+    @property
+    def is_to_note(self) -> bool:
+        """Whether the queue is noted as one in use, once a minute: it was declared, or another program has
+        bound it to an exchange. Consumers do not note a misspelt name. A reply is no work."""
+        message = self.message
+        if self.is_declared:
+            return True
+        return bool(message.routed_by[0]) and message.properties.get("delivery_mode") != TRANSIENT
+
+    def call(self, store: Store) -> Call:
+        """The call that publishes it."""
+        message, queue, bound, *_ = self
+        if message.unique is not None:
+            return self._unique_call(store, message.unique, Replacement())
+        if message.due is None and message.on_conflict == KEEP:
+            expires_ms = message.list_expires_ms
+            return store.put(queue, message.step, message.text, bound=bound, expires_ms=expires_ms)
+        when = message.due or _NOW
+        return store.schedule(queue, message.step, message.text, when, message.id, message.on_conflict, bound)
+
+    def _unique_call(self, store: Store, unique: UniqueKey, instead: Replacement) -> Call:
+        """The same for one with a *unique* key, which takes the place of another, and gets its id."""
+        message = self.message
+        when, text = message.due, message.text
         if instead.name:
             id = id_in(instead.name)
-            renamed = under_id(self.message, id)
+            renamed = under_id(message.message, id)
             if instead.at_latest_ms:
                 renamed = due_at(renamed, instead.at_latest_ms)
                 when = due(renamed)
-            text = self._text(renamed, when, id)
+            text = message.text_of(renamed, when, id)
         return publishing(
-            *(store, queue, self.step, text, when or _NOW, self.id, unique, bound),
-            is_continued=is_continued(self.headers),
-            is_repeated=self.is_repeated,
+            *(store, self.queue, message.step, text, when or _NOW, message.id, unique, self.bound),
+            is_continued=is_continued(message.headers),
+            is_repeated=message.is_repeated,
             instead_of=instead.name,
         )
 
-    def follow(self, store: Store, queue: str, bound: Bound | None, reply: Any) -> Any:
+    def publish(self, store: Store) -> Any:
+        """Publish it. Returns the last reply.
+
+        Raises:
+            RedisError: the connection failed, or the server refused.
+        """
+        call = self.call(store)
+        if call[0] in _SCHEDULING:
+            store.remember(self.queue)
+        reply = store.run(call)
+        if self.message.unique is not None:
+            reply = self.follow(store, reply)
+        if self.is_to_note:
+            store.try_to_remember(self.queue)
+        return reply
+
+    def follow(self, store: Store, reply: Any) -> Any:
         """Do what the *reply* to its call says, if it has a unique key, until it is published or dropped, and
         note what became of it. Returns the last reply.
 
         Raises:
             RedisError: the connection failed, or the server refused.
         """
-        if self.unique is None:
+        unique, outcomes = self.message.unique, self.message.outcomes
+        if unique is None:
             return reply
         while (instead := next_replacement(reply)) is not None:
-            store.remember(queue)
-            reply = store.run(self._unique_call(self.unique, store, queue, bound, instead))
+            store.remember(self.queue)
+            reply = store.run(self._unique_call(store, unique, instead))
         if reply:
-            conflict = self._conflict(store, queue, reply)
-            self.outcomes.append(conflict)
-            if conflict is not None:
-                metrics.unique_conflict(queue, conflict.outcome)
+            outcomes.append(self._conflict(store, reply))
         return reply
 
-    def _conflict(self, store: Store, queue: str, reply: Any) -> Conflict | None:
+    def _conflict(self, store: Store, reply: Any) -> Conflict | None:
         """What the last *reply* says of another message with the key; ``None`` if there was none."""
-        conflict = conflict_in(reply)
-        if conflict is None or not self.is_repeated or conflict.is_of(self.id):
+        conflict, id = conflict_in(reply), self.message.id
+        if conflict is None:
+            return None
+        metrics.unique_conflict(self.queue, conflict.outcome)
+        if not self.message.is_repeated or conflict.is_of(id):
             return conflict
         # The first time, it may have been published, and was taken meanwhile.
-        unacked = UnackedHashes(store).iter(queue)
-        return conflict._replace(has_namesake=any(id_of(each.payload) == self.id for each in unacked))
-
-
-class Addressed(NamedTuple):
-    """A message on its way to one queue. The connection that sends it may know nothing of the queue: all that
-    it needs is here.
-
-    Attributes:
-        bound: as for :meth:`Outgoing.call`.
-        most: how many messages the queue may have, if it may refuse this one.
-        is_to_note: whether the queue is noted as one in use.
-    """
-
-    message: Outgoing
-    queue: str
-    call: Call
-    bound: Bound | None
-    most: int | None
-    is_to_note: bool
+        unacked = UnackedHashes(store).iter(self.queue)
+        return conflict._replace(has_namesake=any(id_of(each.payload) == id for each in unacked))
 
 
 class Outbox:
@@ -274,6 +285,7 @@ class Outbox:
     Attributes:
         messages: all of them.
         addressed: those that go to queues, once for each queue.
+        calls: those that publish them. The connection that sends them may know nothing of the queues.
         fanout: those that go to fanout exchanges: topics of PUB/SUB, each with what is published there.
         size: bytes of the messages, about. One that goes to two queues counts twice.
     """
@@ -281,88 +293,38 @@ class Outbox:
     def __init__(self) -> None:
         self.messages: list[Outgoing] = []
         self.addressed: list[Addressed] = []
+        self.calls: list[Call] = []
         self.fanout: list[tuple[str, str]] = []
         self.size = 0
 
     def __len__(self) -> int:
         return len(self.addressed) + len(self.fanout)
 
-    def add(
-        self,
-        store: Store,
-        message: Outgoing,
-        queues: Sequence[str],
-        bound: Bound | None,
-        bounds: Mapping[str, int],
-        declared: Container[str],
-    ) -> None:
-        """Add a *message*, which goes to all of its *queues* or to none.
-
-        Arguments:
-            bound: as for :meth:`Outgoing.call`.
-            bounds: how many messages queues may have that may refuse this one.
-            declared: as for :func:`publish`.
-        """
-        self.addressed += [
-            Addressed(
-                *(message, queue, message.call(store, queue, bound), bound, bounds.get(queue)),
-                queue in declared or message.is_routed_work,
-            )
-            for queue in queues
-        ]
+    def add(self, message: Outgoing, addressed: Sequence[Addressed], store: Store) -> None:
+        """Add a *message*, which goes to all of its queues or to none. They are those of *store*."""
+        self.calls += [each.call(store) for each in addressed]
+        self.addressed += addressed
         self.messages.append(message)
-        self.size += len(message.text) * len(queues)
+        self.size += len(message.text) * len(addressed)
 
     def add_fanout(self, message: Outgoing, topics: Sequence[str]) -> None:
         """Add a *message* to a fanout exchange, which publishes it to *topics*."""
-        self.messages.append(message)
         self.fanout += [(topic, message.text) for topic in topics]
+        self.messages.append(message)
         self.size += len(message.text) * len(topics)
 
-    def clear(self) -> None:
-        for each in (self.messages, self.addressed, self.fanout):
-            each.clear()
-        self.size = 0
+    def publish(self, store: Store) -> list[Any]:
+        """Publish what goes to queues, in one round trip.
 
+        Returns:
+            The replies, which :meth:`Addressed.follow` gets next. If the server refused one, its reply is a
+            ``ResponseError``.
 
-def publish(
-    store: Store, message: Outgoing, queue: str, bound: Bound | None, declared: Container[str]
-) -> Any:
-    """Publish a *message* to *queue*.
-
-    Arguments:
-        bound: as for :meth:`Outgoing.call`.
-        declared: queues that were declared. These, and those that another program has bound to an exchange,
-            are noted as in use once a minute: consumers do not note a misspelt name.
-
-    Returns:
-        0 if there are other bindings by now, and nothing was done.
-
-    Raises:
-        RedisError: the connection failed, or the server refused.
-    """
-    call = message.call(store, queue, bound)
-    if call[0] in _SCHEDULING:
-        store.remember(queue)
-    reply = store.run(call)
-    if message.unique is not None:
-        reply = message.follow(store, queue, bound, reply)
-    if queue in declared or message.is_routed_work:
-        store.try_to_remember(queue)
-    return reply
-
-
-def publish_all(store: Store, some: Sequence[Addressed]) -> list[Any]:
-    """Publish messages in one round trip.
-
-    Returns:
-        The replies, which :meth:`Outgoing.follow` gets next. If the server refused one, its reply is a
-        ``ResponseError``.
-
-    Raises:
-        RedisError: the connection failed. Any of them may have been published.
-    """
-    store.remember(*dict.fromkeys(each.queue for each in some if each.call[0] in _SCHEDULING))
-    replies = store.run_all([each.call for each in some])
-    store.try_to_remember(*dict.fromkeys(each.queue for each in some if each.is_to_note))
-    return replies
+        Raises:
+            RedisError: the connection failed. Any of them may have been published.
+        """
+        both = zip(self.addressed, self.calls, strict=True)
+        store.remember(*dict.fromkeys(each.queue for each, call in both if call[0] in _SCHEDULING))
+        replies = store.run_all(self.calls)
+        store.try_to_remember(*dict.fromkeys(each.queue for each in self.addressed if each.is_to_note))
+        return replies

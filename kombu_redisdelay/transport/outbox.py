@@ -55,7 +55,7 @@ class Sender(Protocol):
         """
 
     def send(self, outbox: Outbox) -> list[Refused]:
-        """Publish all of *outbox*, in one round trip, or in two if there is fanout. It is empty afterwards.
+        """Publish all of *outbox*, in one round trip, or in two if there is fanout.
 
         Returns:
             What the server refused. The other messages are published.
@@ -230,7 +230,7 @@ class Block:
     def close(self) -> None:
         """Forget what is held back, and the error: it refers to the frames of the callers, and they to this
         block. Such a cycle keeps their locals until the garbage collector comes."""
-        self._outbox.clear()
+        self._outbox = Outbox()
         self._failure = None
 
     def _ids(self, messages: Iterable[Outgoing]) -> list[str]:
@@ -308,7 +308,8 @@ class ProducerBatch:
             raise
 
     def _flush(self) -> None:
-        refused = [refused.error for refused in self.channel.send(self._outbox)]
+        outbox, self._outbox = self._outbox, Outbox()
+        refused = [refused.error for refused in self.channel.send(outbox)]
         try:
             checked(refused)
         finally:
@@ -317,7 +318,7 @@ class ProducerBatch:
 
     def discard(self) -> None:
         """Forget the messages that were not published."""
-        self._outbox.clear()
+        self._outbox = Outbox()
 
     def close(self) -> None:
         """Close the batch. Messages that were not flushed are forgotten."""

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER
-from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing, publish, publish_all
+from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing
 from kombu_redisdelay.broker.publish_calls import Bound
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.wire import without_frames
@@ -146,9 +146,9 @@ class PublishingChannel(DeclaringChannel):
         # As kombu does.
         return [queue for queue in queues if queue and queue != self.deadletter_queue]
 
-    def _parts(self, queues: Sequence[str], message: Outgoing) -> list[str]:
+    def _partitions(self, queues: Sequence[str], message: Outgoing) -> list[str]:
         """The partitions of *queues* that *message* belongs to."""
-        names = [self.store.partitions.pick(queue, message.part) for queue in queues]
+        names = [self.store.partitions.pick(queue, message.partition_key) for queue in queues]
         # So that a program without the option `partitions` sees that there is one with messages.
         self.store.remember(*set(names).difference(queues))
         return names
@@ -188,27 +188,31 @@ class PublishingChannel(DeclaringChannel):
                 that they are still the same.
         """
         if self.options.partitions:
-            queues = self._parts(queues, message)
-        bounds: Mapping[str, int] = self.connection.bounds.of
+            queues = self._partitions(queues, message)
+        connection = self.connection
+        bounds: Mapping[str, int] = connection.bounds.of
         if bounds and (bounds.keys().isdisjoint(queues) or not message.is_new_work):
             bounds = {}
+        declared = connection.declared_queues
+        addressed = [
+            Addressed(message, queue, bound, bounds.get(queue), queue in declared) for queue in queues
+        ]
         if outbox is not None:
-            outbox.add(self.store, message, queues, bound, bounds, self.connection.declared_queues)
+            outbox.add(message, addressed, self.store)
             return
         if bounds:
-            self._admit(Counter(queue for queue in queues if queue in bounds), bounds)
+            self._admit(addressed)
         try:
-            put_into_each(queues, lambda queue: self._send_to(queue, message, bound))
+            put_into_each(addressed, self._send_to)
         finally:
             if message.tell is not None:
                 message.tell()
 
-    def _send_to(self, queue: str, message: Outgoing, bound: Bound | None = None) -> None:
-        args = message, queue, bound, self.connection.declared_queues
-        reply = self._wait_for(lambda: self._once(publish, *args), queue)
+    def _send_to(self, each: Addressed) -> None:
+        reply = self._wait_for(lambda: self._once(each.publish), each.queue)
         self.connection.has_published = True
-        if not reply and bound is not None:
-            self._publish_anew(message)
+        if not reply and each.bound is not None:
+            self._publish_anew(each.message)
 
     def _once(self, do: Callable[..., Any], *args: Any) -> Any:
         """Call *do*, which publishes to the store."""
@@ -224,8 +228,8 @@ class PublishingChannel(DeclaringChannel):
     def _publish_anew(self, message: Outgoing) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
         self._routes.forget(*message.routed_by)
-        queues = self._queues_of(*message.routed_by)
-        put_into_each(self._parts(queues, message), lambda queue: self._send_to(queue, message))
+        queues = self._partitions(self._queues_of(*message.routed_by), message)
+        put_into_each([Addressed(message, queue) for queue in queues], self._send_to)
 
     def _publish_to_all(self, message: Outgoing, outbox: Outbox | None) -> None:
         """Publish *message* to a fanout exchange."""
@@ -259,13 +263,15 @@ class PublishingChannel(DeclaringChannel):
             return list(self._get_publish_topics(exchange, routing_key))
         return [str(self._get_publish_topic(exchange, routing_key))]
 
-    def _admit(self, counts: Mapping[str, int], bounds: Mapping[str, int]) -> None:
-        """Make sure that queues with *bounds* have room for so many messages.
+    def _admit(self, addressed: Sequence[Addressed]) -> None:
+        """Make sure that queues have room for messages that they may refuse.
 
         Raises:
             QueueFull: one of them has not.
         """
-        if counts:
+        bounds = {each.queue: each.most for each in addressed if each.most is not None}
+        if bounds:
+            counts = Counter(each.queue for each in addressed if each.most is not None)
             self.connection.lengths.admit(counts, bounds, self._lengths)
 
     def _lengths(self, queues: Sequence[str]) -> list[int]:
@@ -284,40 +290,35 @@ class PublishingChannel(DeclaringChannel):
 
     def send(self, outbox: Outbox) -> list[Refused]:
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
-        messages, addressed, fanout = list(outbox.messages), list(outbox.addressed), list(outbox.fanout)
-        outbox.clear()
-        bounds = {each.queue: each.most for each in addressed if each.most is not None}
-        self._admit(Counter(each.queue for each in addressed if each.most is not None), bounds)
+        self._admit(outbox.addressed)
         replies: list[Any] = []
-        if addressed:
-            replies = publish_all(self.store, addressed)
+        if outbox.addressed:
+            replies = outbox.publish(self.store)
             self.connection.has_published = True
-            for index, each in enumerate(addressed):
+            for index, each in enumerate(outbox.addressed):
                 try:
                     if not isinstance(replies[index], ResponseError):
                         replies[index] = self._followed(each, replies[index])
                 except ResponseError as exc:
                     replies[index] = without_frames(exc)
-            for message in messages:
+            for message in outbox.messages:
                 if message.tell is not None:
                     message.tell()
-        if fanout:
+        if outbox.fanout:
             with self.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-                for topic, text in fanout:
+                for topic, text in outbox.fanout:
                     pipe.publish(topic, text)
                 pipe.execute()
         return [
             Refused(each.message, reply)
-            for each, reply in zip(addressed, replies, strict=True)
+            for each, reply in zip(outbox.addressed, replies, strict=True)
             if isinstance(reply, ResponseError)
         ]
 
     def _followed(self, each: Addressed, reply: Any) -> Any:
         """Do what the *reply* to a message says. Returns the last reply."""
-        message = each.message
-        if message.unique is not None:
-            args = each.queue, each.bound, reply
-            reply = self._wait_for(lambda: self._once(message.follow, *args), each.queue)
+        if each.message.unique is not None:
+            reply = self._wait_for(lambda: self._once(each.follow, reply), each.queue)
         if not reply and each.bound is not None:
-            self._publish_anew(message)
+            self._publish_anew(each.message)
         return reply
