@@ -100,6 +100,11 @@ class QueueKeys:
         return *self.scheduling, self.unknown
 
     @property
+    def of_what_waits(self) -> tuple[str, ...]:
+        """The same, and what says which of these messages hold unique keys."""
+        return *self.waiting, self.unique
+
+    @property
     def own(self) -> tuple[str, ...]:
         """All keys that are not kombu's, except those of which there are several."""
         return tuple(self._base + name for name in _TYPES)
