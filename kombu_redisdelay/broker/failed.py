@@ -11,15 +11,15 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.failure import RETURNED, Failure, report_failed_dropped, report_not_kept
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
-from kombu_redisdelay.broker.portions import RoundTrips, portions
+from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Upkeep, portions
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import CLEAR_FAILED, FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: One script takes out no more than this.
 TASKS_PER_CALL = 50
@@ -386,3 +386,11 @@ def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) ->
         left = {
             queue: cursor for queue, (count, _, cursor) in done.items() if cursor or count == TRIMMED_PER_CALL
         }
+
+
+def _trimming_all(upkeep: Upkeep) -> Doing:
+    return lambda turn: trim_failed(upkeep.store, upkeep.options.kept_failed, turn.queues)
+
+
+# Failed tasks are kept for days.
+CHORES = (Chore("drop failed tasks that are too old, or too many", _trimming_all, rounds=6),)

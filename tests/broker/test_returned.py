@@ -13,7 +13,7 @@ from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.failed import BEGINNING, FailedTasks, Kind, kind_of, trim_failed
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish

@@ -12,8 +12,8 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
-from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE
@@ -33,11 +33,11 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.stranded import Destination, Destined, Leftover, Leftovers, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
-from kombu_redisdelay.broker.unique import UniqueKey
+from kombu_redisdelay.broker.unique import UniqueKey, check_unique
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.unlisted import search_for
 from kombu_redisdelay.operations.history import queue_history
-from kombu_redisdelay.operations.isolated import isolated
+from kombu_redisdelay.operations.queue_reasons import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
