@@ -188,7 +188,7 @@ class ReadyLists:
             args: list[Argument] = ["remove", of_list.step, self._store.separator]
             for end, each in of_list.messages:
                 args += (end, each.payload)
-            return MOVE_READY, list_keys(self._store, queue, of_list.list_), args
+            return MOVE_READY, self._store.keys(queue).around(of_list.list_), args
 
         return self._run(queue, messages, call)
 
@@ -219,7 +219,7 @@ class ReadyLists:
                 text, (id, due_ms, is_continued) = rewritten(each), due(each)
                 args += (end, each.payload, "" if text == each.payload else text)
                 args += (id, due_ms, int(is_continued))
-            return MOVE_READY, list_keys(self._store, queue, of_list.list_), args
+            return MOVE_READY, self._store.keys(queue).around(of_list.list_), args
 
         return self._run(queue, messages, call)
 
@@ -273,12 +273,6 @@ class _Search:
     list_: str
     messages: Sequence[tuple[int, Ready]]
     passed: int
-
-
-def list_keys(store: Store, queue: str, list_: str) -> tuple[str, ...]:
-    """The KEYS of ``lua/move_ready.lua``, for messages of *queue* that are in a list."""
-    keys = store.keys(queue)
-    return list_, keys.wake, *keys.scheduling, keys.ready
 
 
 def _distance(position: int, length: int) -> int:

@@ -21,7 +21,6 @@ from kombu_redisdelay.broker.portions import (
     next_page,
     portions,
 )
-from kombu_redisdelay.broker.ready import list_keys
 from kombu_redisdelay.broker.server.scripts import ADOPT, MOVE_READY
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
@@ -250,7 +249,7 @@ class StrandedLists:
         args: list[Argument] = ["bring back", 0, self._store.separator]
         for entry, each in some:
             args += (-1, entry, "", each.id, "" if each.due_ms is None else each.due_ms, 0)
-        keys = list_keys(self._store, stranded.queue, stranded.key)
+        keys = self._store.keys(stranded.queue).around(stranded.key)
         moved: Sequence[int] = MOVE_READY(self._store.server, keys, args)
         return moved
 
