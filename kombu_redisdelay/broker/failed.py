@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.failure import RETURNED, Failure, report_failed_dropped, report_not_kept
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
@@ -19,7 +20,6 @@ from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import CLEAR_FAILED, FAIL, REMOVE_FAILED, TRIM_FAILED, run_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: One script takes out no more than this.
 TASKS_PER_CALL = 50

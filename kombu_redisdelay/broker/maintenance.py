@@ -6,10 +6,10 @@ A round does every chore for every queue. Which chores there are, the rooms of t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from time import monotonic
 
-from kombu_redisdelay.broker import failed, known_queues, limits, recovery, schedule, unique, unlisted
+from kombu_redisdelay.broker import failed, fair_counts, known_queues, recovery, schedule, unique, unlisted
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import Chore, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.recovery import Recoverer
@@ -21,7 +21,7 @@ QUEUES_AT_ONCE = 50
 #: All chores, in the order in which they are done.
 CHORES: tuple[Chore, ...] = tuple(
     chore
-    for room in (recovery, schedule, failed, unique, unlisted, limits, known_queues)
+    for room in (recovery, schedule, failed, unique, unlisted, fair_counts, known_queues)
     for chore in room.CHORES
 )
 
@@ -33,6 +33,7 @@ class Maintenance:
         interval: seconds that one round takes. The first round is made at once.
         unnoted: queues, without the numbers of partitions, that are not noted in Redis for operations on all
             queues.
+        limited: queues of which the consumer knows that their concurrency is limited. The caller changes it.
     """
 
     def __init__(
@@ -43,16 +44,20 @@ class Maintenance:
         interval: float,
         unnoted: Container[str] = (),
         clock: Callable[[], float] = monotonic,
+        limited: Collection[str] = (),
     ) -> None:
         self._store = store
         self._interval = interval
         self._unnoted = unnoted
         self._clock = clock
-        self._upkeep = Upkeep(store, recoverer, options, clock)
+        self._upkeep = Upkeep(store, recoverer, options, clock, limited=limited)
         # What is done once a round comes last.
         self._chores = [
             (chore, chore.begin(self._upkeep)) for chore in sorted(CHORES, key=lambda each: each.is_for_all)
         ]
+        #: Those that have a time of their own -> when that is.
+        self._timed = {chore: float("-inf") for chore in CHORES if chore.seconds}
+        self._timed_at = float("-inf")
         #: Queues that are left to do in this round, in portions.
         self._left: deque[Sequence[str]] = deque()
         #: Queues that had no maintenance yet.
@@ -60,7 +65,7 @@ class Maintenance:
         self._known: set[str] = set()
         self._have_changed = True
         self._next_at = float("-inf")
-        self._round_trips: RoundTrips[None] | None = None
+        self._round_trips: RoundTrips[object] | None = None
         #: How many rounds were made.
         self._round = 0
         #: How many times some queues were looked after, without an error.
@@ -83,7 +88,9 @@ class Maintenance:
                 self._known = set(queues)
             if not self._is_time:
                 return False
-            self._round_trips = self._maintain(queues)
+            self._round_trips = self._maintain(queues) if self._is_round else self._begin_timed(queues)
+            if self._round_trips is None:
+                return False
         try:
             next(self._round_trips)
         except StopIteration:
@@ -96,6 +103,11 @@ class Maintenance:
 
     @property
     def _is_time(self) -> bool:
+        now = self._clock()
+        return bool(self._new) or now >= self._next_at or now >= self._timed_at
+
+    @property
+    def _is_round(self) -> bool:
         return bool(self._new) or self._clock() >= self._next_at
 
     def _maintain(self, queues: Sequence[str]) -> RoundTrips[None]:
@@ -114,7 +126,8 @@ class Maintenance:
         noted = [queue for queue in some if self._store.partitions.queue_of(queue) not in self._unnoted]
         turn, is_last = Turn(some, noted, queues, are_new), not self._new and not self._left
         for chore, do in self._chores:
-            if (are_new or self._round % chore.rounds == 0) and (is_last or not chore.is_for_all):
+            is_now = are_new or self._round % chore.rounds == 0
+            if is_now and (is_last or not chore.is_for_all) and not chore.seconds:
                 yield from do(turn) or ()
                 yield
         if is_last and not are_new:
@@ -122,6 +135,17 @@ class Maintenance:
         if is_last:
             had_others = are_new and self._next_at > float("-inf")
             self._wait(len(queues), at_the_latest=self._next_at if had_others else float("inf"))
+
+    def _begin_timed(self, queues: Sequence[str]) -> RoundTrips[object] | None:
+        """Begin with a chore whose time has come, and that has anything to do."""
+        turn = Turn(queues, (), queues, are_new=False)
+        for chore, do in self._chores:
+            if chore.seconds and self._clock() >= self._timed[chore]:
+                self._timed[chore] = self._clock() + chore.seconds
+                if (round_trips := do(turn)) is not None:
+                    return round_trips
+        self._timed_at = min(self._timed.values(), default=float("inf"))
+        return None
 
     def _wait(self, queues: int, at_the_latest: float = float("inf")) -> None:
         """Spread the round trips over the interval."""

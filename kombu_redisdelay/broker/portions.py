@@ -3,7 +3,7 @@ which it does again and again beside its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -84,6 +84,7 @@ class Upkeep:
         clock: seconds of a clock that cannot be set.
         lost: queues that have lost something that only a search of the database finds.
         searched: those for which such a search has ended.
+        limited: queues of which the consumer knows that they, or their keys, have a limited concurrency.
         within: in how many seconds the next turn should be, if that is soon.
     """
 
@@ -93,6 +94,7 @@ class Upkeep:
     clock: Callable[[], float]
     lost: set[str] = field(default_factory=set)
     searched: set[str] = field(default_factory=set)
+    limited: Collection[str] = ()
     within: float = inf
 
     def hurry(self, within: float) -> None:
@@ -113,9 +115,11 @@ class Chore:
         begin: makes the function that does it for one consumer.
         rounds: it is done each so many rounds, and for new queues at once.
         is_for_all: whether it is done once a round, and not for each portion of the queues.
+        seconds: if above 0, it is done each so many seconds, if there is anything to do, and not in rounds.
     """
 
     name: str
     begin: Callable[[Upkeep], Doing]
     rounds: int = 1
     is_for_all: bool = False
+    seconds: float = 0.0

@@ -14,6 +14,7 @@ from typing import Any
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import report_dropped
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored, task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
@@ -38,7 +39,6 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked, first_due_ms, first_score
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.members import BYTES_OF_KEY
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE
@@ -32,7 +33,6 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import (
-    BYTES_OF_KEY,
     DONE,
     DROPPED,
     LATEST,

@@ -305,7 +305,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUBLISH_UNIQUE", "CHECK_UNIQUE"),
-        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
+        *("COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
         *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
