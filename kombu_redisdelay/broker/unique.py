@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from dateutil.parser import isoparse
 
+from kombu_redisdelay.broker.keys import QueueKeys
 from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN, check_size
-from kombu_redisdelay.broker.message import to_ms
+from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
 from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
-from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, ScriptCall, run_each
-from kombu_redisdelay.broker.server.wire import answers
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.publish_calls import Bound, Call, only_if
+from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, PUBLISH_UNIQUE, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import PackedKeys, answers
+from kombu_redisdelay.broker.store import Store
 
 #: Header that has the key: a text.
 UNIQUE_HEADER = "x-unique"
@@ -226,6 +227,66 @@ def next_replacement(reply: Any) -> Replacement | None:
         _, name, *times = reply
         return Replacement(name.decode(), int(times[0]) if times and times[0] else 0)
     return None
+
+
+def publishing(
+    store: Store,
+    queue: str,
+    step: int,
+    text: str,
+    due: Due,
+    message_id: str,
+    unique: UniqueKey,
+    bound: Bound | None = None,
+    *,
+    is_continued: bool = False,
+    is_repeated: bool = False,
+    instead_of: str = "",
+) -> Call:
+    """The call that publishes a message with a key. Its reply says what has happened
+    (``lua/publish_unique.lua``), or is 0 as for :meth:`~kombu_redisdelay.broker.store.Store.put`.
+
+    Arguments:
+        is_continued: whether a task publishes itself again.
+        is_repeated: whether the message may have been published before.
+        instead_of: the name of the message that it is to replace, whose id it has.
+    """
+    expires_ms = store.expires_ms.get(queue, 0)
+    rare = ""
+    is_rare = expires_ms or is_continued or is_repeated or instead_of
+    if is_rare or due.at_ms or due.delay_ms or unique.at_most_ms or unique.expires_ms:
+        rare = "{} {} {} {:d} {:d} {} {:.0f} {}".format(
+            *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
+            *(unique.at_most_ms, unique.expires_ms, instead_of),
+        )
+    # In the order of PUBLISH_UNIQUE.names: Script.arguments() takes a microsecond to check it.
+    args = (text, step, message_id, unique.field, unique.letter, store.separator, rare)
+    used = store.with_expiring(queue, _packed(store.keys(queue), step))
+    return only_if(bound, PUBLISH_UNIQUE, used, args)
+
+
+@lru_cache(maxsize=4096)
+def _packed(keys: QueueKeys, step: int) -> PackedKeys:
+    return PackedKeys((keys.ready_at(step), keys.wake, *keys.scheduling, keys.ready))
+
+
+def due_at(message: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
+    """*message* with another due time, ms since the epoch. A worker looks at the ``eta`` of a task."""
+    headers = {**message["headers"], ETA_HEADER: from_ms(due_ms).isoformat()}
+    headers.pop(DELAY_HEADER, None)
+    return {**message, "headers": headers}
+
+
+def under_id(message: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """*message* with another *id*, wherever it says its own."""
+    own = message_id(message)
+    headers, properties = dict(message["headers"] or {}), dict(message["properties"])
+    for where, names in ((headers, ("id", "root_id")), (properties, ("message_id", "correlation_id"))):
+        where.update({name: id for name in names if where.get(name) == own})
+    if message_id({"headers": headers, "properties": properties}) != id:
+        # It was known by its delivery tag.
+        properties["message_id"] = id
+    return {**message, "headers": headers, "properties": properties}
 
 
 def id_in(name: str) -> str:

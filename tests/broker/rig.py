@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.fair_counts import look_at_counted
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.members import text_with_due_and_key
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
@@ -42,6 +42,7 @@ from kombu_redisdelay.broker.unique import (
     id_in,
     is_continued,
     next_replacement,
+    publishing,
 )
 from tests.broker.database import Database
 
@@ -229,10 +230,10 @@ class Rig:
             as_id = id_in(instead.name) or id
             headers = {"id": as_id, "retries": int(is_continued)}
             text = payload(as_id, body=body, headers=headers)
-            text = text_with_due_and_key(text, 1, unique.member(as_id))
+            text = with_own(text, 1, unique=unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
-            call = self.store.publish_unique(
-                *(queue, step, text, when, id, unique),
+            call = publishing(
+                *(self.store, queue, step, text, when, id, unique),
                 instead_of=instead.name,
                 is_continued=is_continued,
                 **how,

@@ -93,6 +93,14 @@ else:
     OTHERS |= _NEW
 
 
+#: The same in kombu 5.7.
+_NEW_IN_KOMBU = "_get_publish_topics"
+if hasattr(kombu_redis.Channel, _NEW_IN_KOMBU):
+    PRIVATE[_NEW_IN_KOMBU] = kombu_redis.Channel
+else:
+    OTHERS.add(_NEW_IN_KOMBU)
+
+
 @cache
 def used() -> dict[str, set[str]]:
     """Private names that we use and do not define -> the files that do."""

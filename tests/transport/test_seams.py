@@ -26,7 +26,7 @@ from kombu_redisdelay.transport import request
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.declaring import DeclaringChannel
-from kombu_redisdelay.transport.outbox import Outbox, ProducerBatch
+from kombu_redisdelay.transport.outbox import ProducerBatch
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
@@ -63,7 +63,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         PublishingChannel,
         redis.Channel,
         {
-            *("_put", "_put_fanout", "basic_publish", "_next_delivery_tag"),
+            *("_put", "basic_publish", "_next_delivery_tag"),
         },
     ),
     (
@@ -257,30 +257,34 @@ class TestChannel:
         assert site.redis.smembers(channel.keyprefix_queue % "e") == {b"k\x06\x16\x06\x16q"}
 
     def test_exchanges_look_up_their_queues(self) -> None:
+        """We do so in their place, and put the message into each of these."""
         for exchange in (virtual.exchange.DirectExchange, virtual.exchange.TopicExchange):
             assert "self.channel._lookup" in inspect.getsource(exchange.deliver)
+            assert "_put(queue, message" in inspect.getsource(exchange.deliver)
+        assert "if q and q != deadletter" in inspect.getsource(virtual.exchange.TopicExchange.deliver)
         assert "self.get_table" in inspect.getsource(virtual.Channel._lookup)
 
-    def test_exchanges_call_put_for_each_queue(self) -> None:
-        source = inspect.getsource(virtual.exchange.DirectExchange.deliver)
-        assert "self.channel._put" in source
-        assert "_put_fanout" in inspect.getsource(virtual.exchange.FanoutExchange.deliver)
+    def test_fanout_publishes_to_its_topics(self) -> None:
+        """We do so in its place."""
+        source = inspect.getsource(redis.Channel._put_fanout)
+        assert "_get_publish_topic" in source
+        assert "client.publish(" in source
+
+    def test_what_goes_back_without_ack_emulation_is_put(self) -> None:
+        assert "self._put(queue, message)" in inspect.getsource(virtual.Channel._restore)
 
     def test_without_ack_emulation_the_base_class_counts(self, site: Site) -> None:
         assert site.channel(ack_emulation=False).QoS is virtual.QoS
 
-    def test_batch_is_handed_to_put_by_this_name(self) -> None:
+    def test_a_batch_is_made_like_kombus(self) -> None:
         if hasattr(redis, "PublishBatch"):
-            assert "_publish_batch=self" in inspect.getsource(redis.PublishBatch.publish)
             takes(redis.Channel.create_publish_batch, max_size=1)
 
-    @pytest.mark.parametrize("name", ["publish", "add", "flush", "discard", "close"])
+    @pytest.mark.parametrize("name", ["publish", "flush", "discard", "close"])
     def test_batch_is_used_like_kombus(self, name: str) -> None:
         if not hasattr(redis, "PublishBatch"):
             pytest.skip("kombu < 5.7")
-        # kombu puts messages into what `_put` is handed, which is not the batch itself.
-        ours = getattr(Outbox if name == "add" else ProducerBatch, name)
-        theirs = getattr(redis.PublishBatch, name)
+        ours, theirs = getattr(ProducerBatch, name), getattr(redis.PublishBatch, name)
         assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
 
 

@@ -21,10 +21,10 @@ from kombu.messaging import Producer
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
+from kombu_redisdelay.broker.outgoing import Outbox
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport import settings
-from kombu_redisdelay.transport.keyed_message import Fate, Noting
-from kombu_redisdelay.transport.outbox import Outbox
+from kombu_redisdelay.transport.unique_results import Fate, Noting
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
 
