@@ -13,7 +13,6 @@
 -- again.
 
 -- include: clock
--- include: duplicates
 -- include: full
 -- include: history
 -- include: leave

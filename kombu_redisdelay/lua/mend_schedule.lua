@@ -18,11 +18,10 @@
 
 -- include: expect
 -- include: expire
--- include: duplicates
 -- include: brief
 -- include: dead
 -- include: history
--- include: unique
+-- include: leave
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
@@ -38,15 +37,17 @@ local DIGITS = 15
 
 expect_list(KEYS[3], 'LPUSH')
 local base = base_of(KEYS[1])
+local queue = { base = base, schedule = KEYS[1], messages = KEYS[2], duplicates = KEYS[4] }
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
 local function make_dead(id, stored)
-  local count = deliveries(stored, stored_start(stored))
-  redis.call('HDEL', KEYS[2], id)
+  local message = scheduled_message(queue, id, stored)
+  local count = deliveries(stored, message.start)
+  leave(message)
   dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
   dead = dead + 1
   add_brief(briefs, stored)
-  forget_unique(base, stored, clock_us() / 1000)
+  is_over(message, clock_us() / 1000)
 end
 
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
