@@ -29,6 +29,7 @@ from kombu_redisdelay.broker.server.scripts import (
     REMOVE,
     RESCHEDULE,
     Script,
+    named,
 )
 from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import (
@@ -545,7 +546,7 @@ class TestAll:
         rig.store.steps = (0, 3)
         keys = rig.store.keys("q")
         used = (keys.ready, keys.schedule, keys.messages, keys.wake, keys.consumers, keys.ready_at(3))
-        assert FORWARD(rig.store.server, used, (10, 10_000, keys.separator, "0"))[0] == 1
+        assert named(FORWARD(rig.store.server, used, (10, 10_000, keys.separator, "0"))).moved == 1
         rig.database.advance(1000)
         outcome = rig.publish_unique("q", "2", key(mode))
         assert outcome == (None if mode == LATEST else Conflict(DROPPED, "1"))
@@ -703,7 +704,8 @@ class TestManyAtOnce:
         rig.database.advance(HOUR)
         moved, left = [], 0
         while not left:
-            count, _, _, left, *_ = rig.store.run(forwarding(rig.store, "q"))
+            found = named(rig.store.run(forwarding(rig.store, "q")))
+            count, left = found.moved, found.next_due_us
             moved.append(count)
         assert max(moved) <= self.FEW
         assert sum(moved) == self.MANY
