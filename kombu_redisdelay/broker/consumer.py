@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.failed import failing
 from kombu_redisdelay.broker.failure import Failure, report_dropped, report_returned
 from kombu_redisdelay.broker.finished import Finishing
 from kombu_redisdelay.broker.lease import Lease, Membership
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
@@ -346,4 +346,4 @@ class Consumer:
 
 
 def _size(delivery: Delivery) -> int:
-    return size_with_key(delivery.payload)
+    return size_to_move(delivery.payload)

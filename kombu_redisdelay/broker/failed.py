@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.failure import RETURNED, Failure, report_failed_dropped, report_not_kept
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
@@ -350,7 +350,7 @@ class FailedTasks:
 
 
 def _size(task: FailedTask) -> int:
-    return len(task.head) + size_with_key(task.stored)
+    return len(task.head) + size_to_move(task.stored)
 
 
 def _trimming(keep: KeepFailed, lost_from: bytes) -> list[Argument]:
