@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from kombu_redisdelay.broker.failed import TRIMMED_PER_CALL
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.scripts import FAIL

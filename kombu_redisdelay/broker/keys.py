@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-#: The states in which a queue keeps messages that are not delivered any more, each in a list of that name
-#: (lua/include/dead.lua).
-KEPT = ("dead",)
+#: The states of messages that are over, and kept (:mod:`~kombu_redisdelay.broker.archive`).
+FAILED, DEAD = "failed", "dead"
 
 #: The Redis types of the keys of a queue, by their names behind what all of them begin with.
 _TYPES: dict[str, str] = {}
@@ -47,6 +46,18 @@ class _Key:
         def __get__(self, keys: QueueKeys, owner: type[QueueKeys]) -> str: ...
 
 
+class ArchiveKeys(NamedTuple):
+    """The keys of messages that are over (lua/include/archive.lua). The first three are as those of what is
+    scheduled. Of dead letters, none has returned."""
+
+    index: str
+    messages: str
+    duplicates: str
+    heads: str
+    groups: str
+    returned: str
+
+
 class QueueKeys:
     """The keys of one queue, complete with ``global_keyprefix``.
 
@@ -64,7 +75,12 @@ class QueueKeys:
     running = _Key("hash", "which unacked messages hold keys")
     consumers = _Key("zset", "consumer -> when its lease ends, ms since the epoch")
     wake = _Key("zset", "at most one wake-up token")
-    dead = _Key("list", "dead letters (lua/include/dead.lua)")
+    dead = _Key("list", "dead letters, where an older release keeps them (lua/move_dead.lua)")
+    dead_index = _Key("zset", "name of a dead letter -> when it came, ms since the epoch", "dead:index")
+    dead_messages = _Key("hash", "name of a dead letter -> its message", "dead:messages")
+    dead_duplicates = _Key("zset", "names of those whose id another one had before", "dead:duplicates")
+    dead_heads = _Key("hash", "name of a dead letter -> what is noted of it", "dead:heads")
+    dead_groups = _Key("hash", "task and kind of the reason -> how many, first, last", "dead:groups")
     failed = _Key("zset", "name of a failed task -> when it failed, ms since the epoch")
     failed_messages = _Key("hash", "name of a failed task -> its message", "failed:messages")
     failed_duplicates = _Key("zset", "names of those whose id another one had before", "failed:duplicates")
@@ -105,20 +121,10 @@ class QueueKeys:
         """All keys that are not kombu's, except those of which there are several."""
         return tuple(self._base + name for name in _TYPES)
 
-    @property
-    def all_kept(self) -> tuple[str, ...]:
-        """The lists of all states in :data:`KEPT`."""
-        return tuple(map(self.kept, KEPT))
-
-    def kept(self, state: str) -> str:
-        """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
-        return self._base + state
-
-    @property
-    def all_failed(self) -> tuple[str, ...]:
-        """All keys of failed tasks. The first three are as those of what is scheduled."""
-        three = self.failed, self.failed_messages, self.failed_duplicates
-        return *three, self.failed_heads, self.failed_groups, self.failed_returned
+    def archive(self, state: str) -> ArchiveKeys:
+        """The keys of the messages in *state*, :data:`FAILED` or :data:`DEAD`."""
+        index = self.failed if state == FAILED else self.dead_index
+        return ArchiveKeys(index, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
 
     def finished_sent(self, consumer: str) -> str:
         """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""

@@ -1,8 +1,8 @@
 """Maintenance of the queues of a consumer, a few at a time, so that the consumer stays ready for messages.
 
 One round gives back what lost consumers hold, mends schedules that were damaged, drops failed tasks that are
-too old, checks keys, notes that the queues are in use, records their history, and forgets queues and
-consumers that are unused.
+too old, moves dead letters of an older release, checks keys, notes that the queues are in use, records their
+history, and forgets queues and consumers that are unused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Sequence
 from time import monotonic
 
+from redis.exceptions import ResponseError
+
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.failed import trim_failed
 from kombu_redisdelay.broker.failure import report_dropped
+from kombu_redisdelay.broker.keeping import move_older, trim
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.limits import check_fair
@@ -161,7 +163,10 @@ class Maintenance:
         if are_new or self._round % ROUNDS_PER_MENDING == 0:
             yield from mend_schedules(self._store, self._options, some)
             yield
-            yield from trim_failed(self._store, self._options.kept_failed, some)
+            # If that is refused, as by a full server, the rest is moved later.
+            yield from move_older(self._store, some, refused=ResponseError)
+            yield
+            yield from trim(self._store, self._options, some)
             yield
         check_unique(self._store, some, self._keys_checked)
         yield
@@ -205,7 +210,7 @@ def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> Rou
         calls = []
         for queue, cursor in cursors.items():
             k = store.keys(queue)
-            keys = (k.schedule, k.messages, k.dead, k.duplicates)
+            keys = (k.schedule, k.messages, k.dead_index, k.duplicates)
             args = (cursor, MESSAGES_PER_SCRIPT, options.dead_letter_limit)
             calls.append((MEND_SCHEDULE, keys, args))
         replies = run_each(store.server, calls)
@@ -319,7 +324,8 @@ def _tidying(store: Store, queue: str) -> ScriptCall:
         k.schedule,
         k.messages,
         k.limits,
-        *k.all_kept,
+        k.dead,
+        k.dead_index,
         k.failed,
         k.finished,
         *store.ready_keys(queue),

@@ -214,7 +214,7 @@ class Schedule:
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.keys(queue)
-        return int(CLEAR(self._store.server, keys.waiting, (0, 1)))
+        return int(CLEAR(self._store.server, keys.waiting, (0, 1, "waiting")))
 
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""

@@ -33,7 +33,7 @@ KEYS_PER_CALL = 1000
 NAMES_PER_SCRIPT = 200
 
 #: Keys that a queue has only if it is to be among the known ones.
-_OF_KNOWN = (b"schedule", b"dead", b"failed", b"control", b"fair")
+_OF_KNOWN = (b"schedule", b"dead", b"dead:index", b"failed", b"control", b"fair")
 
 #: Keys that another key lists: unacked hashes, and lists and turns of a fair queue.
 _LISTED = re.compile(rb"unacked:|turns:|\d*:")

@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
--- KEYS[3]  dead
+-- KEYS[3]  dead:index
 -- KEYS[4]  duplicates
 -- ARGV[1]  cursor: "0" to begin, then what the last call returned
 -- ARGV[2]  how many messages to look at, roughly
@@ -16,11 +16,8 @@
 --
 -- Keeps: a message is in exactly one place.
 
--- include: expect
+-- include: archive
 -- include: expire
--- include: duplicates
--- include: brief
--- include: dead
 -- include: history
 -- include: unique
 
@@ -36,14 +33,22 @@ end
 -- A longer number is no time (broker/members.py).
 local DIGITS = 15
 
-expect_list(KEYS[3], 'LPUSH')
-local base = base_of(KEYS[1])
+local base, keys = base_of(KEYS[1]), archive_of(KEYS[3])
+expect_archive(keys)
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
 local function make_dead(id, stored)
-  local count = deliveries(stored, stored_start(stored))
   redis.call('HDEL', KEYS[2], id)
-  dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
+  dropped = dropped
+    + bury(keys, {
+      -- Without what tells duplicates apart.
+      id = string.match(id, '^[^' .. DUPLICATE .. ']*'),
+      tag = '-',
+      failures = deliveries(stored, stored_start(stored)),
+      kind = 'no-due-time',
+      details = '{"text": "no due time"}',
+      stored = stored,
+    }, ARGV[3])
   dead = dead + 1
   add_brief(briefs, stored)
   forget_unique(base, stored, clock_us() / 1000)

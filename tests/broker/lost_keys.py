@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.fair_keys import FairKey, KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
@@ -345,7 +346,7 @@ class Fleet:
     def requeue_all(self) -> None:
         """Have what has failed, and the dead letters, run again."""
         for queue in (ORDERS, PARTITION):
-            failed = FailedTasks(self.rig.store)
+            failed = Archive(self.rig.store, FAILED)
             every = failed.iter(queue, Part(None, None))
             list(failed.take_out(queue, REQUEUE, every))
             take_out(self.rig.store, queue, REQUEUE)

@@ -8,7 +8,8 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
@@ -16,7 +17,7 @@ from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database
 from tests.broker.model import Broker, Message
-from tests.broker.rig import Rig, take_out, timeless
+from tests.broker.rig import Rig, take_out, timeless, trim_failed
 
 QUEUES = ("a", "b")
 PRIORITIES = (0, 6)
@@ -159,7 +160,7 @@ class PublishingMachine(RuleBasedStateMachine):
     def take_out_failed(self, which: int, how: str) -> None:
         name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.failed)
         index = which % len(queue.failed)
-        message, tasks = queue.failed.pop(index), FailedTasks(self.rig.store)
+        message, tasks = queue.failed.pop(index), Archive(self.rig.store, FAILED)
         seen = self.rig.failed(name)[index]
         changed = replace(seen, head=b"another")
         assert list(tasks.take_out(name, how, [changed, seen])) == [seen]
@@ -171,7 +172,7 @@ class PublishingMachine(RuleBasedStateMachine):
 
     @rule(queue=queues)
     def clear_failed(self, queue: str) -> None:
-        assert FailedTasks(self.rig.store).clear(queue) == len(self.model.queues[queue].failed)
+        assert Archive(self.rig.store, FAILED).clear(queue) == len(self.model.queues[queue].failed)
         self.model.queues[queue].failed.clear()
 
     @rule()

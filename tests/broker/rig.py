@@ -8,21 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.failure import Failure
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import DEAD, FAILED, known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.members import text_with_due_and_key
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import Part
-from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.portions import RoundTrips, finish
 from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.server.cluster import ClusterServer
@@ -42,6 +42,7 @@ from kombu_redisdelay.broker.unique import (
     next_replacement,
 )
 from tests.broker.database import Database
+from tests.dead import dead_letters
 
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
@@ -72,12 +73,19 @@ def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
 
 
 def take_out(
-    store: Store, queue: str, how: str, wanted: Callable[[DeadLetter], bool] = lambda letter: True
+    store: Store, queue: str, how: str, wanted: Callable[[Archived], bool] = lambda letter: True
 ) -> int:
     """Requeue or drop the dead letters that are *wanted*. Returns how many."""
-    yard = DeadLists(store)
-    letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
-    return len(list(yard.take_out(queue, how, letters)))
+    dead = Archive(store, DEAD)
+    # What is requeued may die again meanwhile.
+    until = Part(None, store.now_ms() + 1)
+    return len(list(dead.take_out(queue, how, filter(wanted, dead.iter(queue, until)))))
+
+
+def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
+    """Drop the failed tasks of *queues* that are too many by *keep*, as maintenance does."""
+    limits = keep and {"count": keep.count, "age": keep.age_ms / 1000, "bytes": keep.bytes}
+    return trim(store, Options(keep_failed=limits), queues)
 
 
 def again_at(due_ms: float) -> Callable[[Ready], tuple[str, float, bool]]:
@@ -295,12 +303,17 @@ class Rig:
 
     def dead(self, queue: str) -> list[str]:
         """Dead letters, the oldest first."""
-        return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
+        self._check(queue, DEAD)
+        return _texts(dead_letters(self.client, self.store.keys(queue)))
 
-    def failed(self, queue: str) -> list[FailedTask]:
+    def failed(self, queue: str) -> list[Archived]:
         """Failed tasks, the oldest first, after looking that all keys agree."""
-        found = list(FailedTasks(self.store).iter(queue, Part(None, None)))
-        tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).all_failed
+        return self._check(queue, FAILED)
+
+    def _check(self, queue: str, state: str) -> list[Archived]:
+        """All in *state*, after looking that all keys agree."""
+        found = list(Archive(self.store, state).iter(queue, Part(None, None)))
+        tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).archive(state)
         names = {task.name for task in found}
         assert set(self.client.zrange(tasks, 0, -1)) == names
         assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import DEAD
 from kombu_redisdelay.broker import dead as module
-from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
@@ -116,7 +117,7 @@ class TestGraveyard:
     def test_what_they_say(self, rig: Rig) -> None:
         before = rig.database.now_ms()
         self.bury(rig, with_count("{}", 0), "two\nlines", step=3)
-        (first, _), (second, _) = DeadLists(rig.store).walk("q")
+        (first, _), (second, _) = Archive(rig.store, DEAD).walk("q")
         assert (first.payload, second.payload) == (b"{}", b"two\nlines")
         assert (second.queue, second.step, second.failures) == ("q", 3, 0)
         assert second.reason == "because of two lines"
@@ -125,7 +126,7 @@ class TestGraveyard:
     def test_many_pages_the_oldest_first(self, rig: Rig) -> None:
         texts = [f"letter {number}" for number in range(50)]
         self.bury(rig, *texts)
-        yard = DeadLists(rig.store)
+        yard = Archive(rig.store, DEAD)
         found = (letter for letter, _ in yard.walk("q"))
         seen = [next(found).payload.decode() for _ in range(5)]
         # Those that come and go meanwhile shift nothing.
@@ -155,7 +156,7 @@ class TestGraveyard:
 
     def test_only_what_is_wanted_over_many_pages(self, rig: Rig) -> None:
         self.bury(rig, *(f"{number:02}" for number in range(70)))
-        yard = DeadLists(rig.store)
+        yard = Archive(rig.store, DEAD)
         assert take_out(rig.store, "q", REQUEUE, lambda letter: int(letter.payload) % 3 == 0) == 24
         assert [int(text) for text in rig.ready("q")] == list(range(0, 70, 3))
         assert take_out(rig.store, "q", REMOVE, lambda letter: int(letter.payload) % 3 == 1) == 23
@@ -178,8 +179,8 @@ class TestGraveyard:
 
     def test_clear(self, rig: Rig) -> None:
         self.bury(rig, "a", "b")
-        assert DeadLists(rig.store).clear("q") == 2
-        assert DeadLists(rig.store).clear("q") == 0
+        assert Archive(rig.store, DEAD).clear("q") == 2
+        assert Archive(rig.store, DEAD).clear("q") == 0
 
     def test_queues_with_dead_letters_are_known(self, rig: Rig) -> None:
         rig.put("limit", payload("m"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
@@ -354,7 +354,7 @@ def left_to_others(rig: Rig) -> None:
 def kept_as_failed_requeued_and_moved_to_later(rig: Rig) -> None:
     me, delivery = taken_once(rig)
     assert rig.fail(me, "q", delivery.tag, a_failure("1"))
-    assert len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))) == 1
+    assert len(list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q")))) == 1
     moved_to_later(rig)
 
 
@@ -461,7 +461,7 @@ class TestAll:
         [delivery] = taken(me, "q")
         me.make_dead("q", delivery.tag, "why")
         assert rig.publish_unique("q", "2", key(mode)) is None
-        dead = DeadLists(rig.store)
+        dead = Archive(rig.store, DEAD)
         letters = [letter for letter, _ in dead.walk("q")]
         assert list(dead.take_out("q", REQUEUE, letters)) == []
         assert len(rig.dead("q")) == 1

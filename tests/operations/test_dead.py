@@ -8,7 +8,6 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.dead import FOREIGN, LETTERS_PER_CALL
 from kombu_redisdelay.operations import content
 from kombu_redisdelay.operations import filters as module
 from tests.operations.kit import dead, give_up, ids

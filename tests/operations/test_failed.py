@@ -290,7 +290,7 @@ class TestBriefly:
         self.kept(
             messages, *[("shop.close", "KeyError")] * 300, ("mail.send", "OSError"), ("mail.a", "KeyError")
         )
-        key = site.keys("q").all_failed[1]
+        key = site.keys("q").archive(FAILED)[1]
         for selection, found in (
             (failed(error="OS*"), ["300"]),
             (failed(task="mail.*"), ["300", "301"]),

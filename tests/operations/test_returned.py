@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
 from kombu_redisdelay.operations.life import life
 from kombu_redisdelay.operations.reading import Count

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.bindings import LastingBindings, QueueBinding
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
@@ -42,7 +43,7 @@ from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
+from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken, trim_failed
 from tools.harness.process import wait_until
 
 HOUR = 3_600_000
@@ -61,7 +62,7 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
 def fail_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.fail(consumer, "q", delivery.tag, a_failure("m"))
     finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
-    return len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q"))))
+    return len(list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q"))))
 
 
 def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -134,7 +135,7 @@ BINDING = QueueBinding("films", "new", "", "q")
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "bind": lambda rig, consumer, delivery: LastingBindings(rig.store).bind([BINDING], again=False),
     "unbind": lambda rig, consumer, delivery: LastingBindings(rig.store).unbind("q", "films", "new"),
-    "clear_failed": lambda rig, consumer, delivery: FailedTasks(rig.store).clear("q"),
+    "clear_failed": lambda rig, consumer, delivery: Archive(rig.store, FAILED).clear("q"),
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "publish_unique": publish_with_a_key,
     "ack_unique": ack_with_a_key,

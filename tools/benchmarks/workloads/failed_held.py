@@ -12,8 +12,8 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Consumer
 
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.failed import trim_failed
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.portions import finish
@@ -152,7 +152,7 @@ def _fail(connection: Any, queue: Queue, count: int) -> None:
 def _copy(redis: Any, queue: str, count: int) -> None:
     """Copy number 0 to each up to *count*."""
     k, copy = keys(queue), redis.register_script(_COPY)
-    tasks, messages, *_ = k.all_failed
+    tasks, messages, *_ = k.archive(FAILED)
     for first in range(1, count + 1, _PER_CALL):
         last = min(first + _PER_CALL - 1, count)
         copy(keys=[tasks, k.failed_heads, messages], args=[_ZERO, first, last, _KINDS])
