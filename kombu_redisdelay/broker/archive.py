@@ -191,7 +191,7 @@ class Archive:
     ) -> list[int]:
         """How many each of *queues* has that came from *from_ms* on and before *before_ms*, in ms since the
         epoch. ``None`` is no limit. Those that are known to have returned are among them."""
-        keys = [self._keys(queue).index for queue in queues]
+        keys = [self._keys(queue).names for queue in queues]
         if self._state != DEAD:
             return self._counts(keys, from_ms, before_ms)
         if from_ms is None and before_ms is None:
@@ -227,8 +227,8 @@ class Archive:
         """
         self._gather([queue])
         keys = self._keys(queue)
-        index = keys.returned if returned else keys.index
-        for rows in read_pages(self._store.server, (index, *keys[1:3]), part):
+        names = keys.returned if returned else keys.names
+        for rows in read_pages(self._store.server, (names, *keys[1:3]), part):
             yield from self._with_heads(queue, rows)
 
     def heads(self, queue: str, part: Part, returned: bool = False) -> Iterator[list[Row]]:
@@ -236,8 +236,8 @@ class Archive:
         less."""
         self._gather([queue])
         keys = self._keys(queue)
-        index = keys.returned if returned else keys.index
-        return read_pages(self._store.server, (index, keys.heads, ""), part, BEGINNING)
+        names = keys.returned if returned else keys.names
+        return read_pages(self._store.server, (names, keys.heads, ""), part, BEGINNING)
 
     def named(self, queue: str, names: Sequence[bytes]) -> dict[bytes, Archived]:
         """Those of *queue* with these names, as far as they are there, by their names."""
@@ -288,7 +288,7 @@ class Archive:
                 of that message; and with each one that was kept without its message, and no id.
         """
         keys = self._store.keys(queue)
-        used = (self._keys(queue).index, keys.ready, keys.wake)
+        used = (self._keys(queue).names, keys.ready, keys.wake)
 
         def movable() -> Iterator[Archived]:
             for task in tasks:
@@ -317,8 +317,8 @@ class Archive:
         return self._store.keys(queue).archive(self._state)
 
     def _found_by(self, queue: str) -> tuple[str, str, str]:
-        index, messages, duplicates, *_ = self._keys(queue)
-        return index, messages, duplicates
+        names, messages, duplicates, *_ = self._keys(queue)
+        return names, messages, duplicates
 
     def _with_heads(self, queue: str, rows: Sequence[Row]) -> Iterator[Archived]:
         if not rows:

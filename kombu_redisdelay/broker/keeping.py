@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.failure import (
@@ -162,7 +161,7 @@ def _trimming(store: Store, options: Options, queue: str, state: str, cursor: by
         told_every_s=TOLD_EVERY,
         lost_from=cursor if state == FAILED else "",
     )
-    return TRIM, (store.keys(queue).archive(state).index,), args
+    return TRIM, (store.keys(queue).archive(state).names,), args
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,27 +216,23 @@ def move_older(
 
 
 def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
-    keys, size, now_us = store.keys(queue), 1, round(store.now_ms() * 1000)
+    keys, size, now_us, at_us = store.keys(queue), 1, round(store.now_ms() * 1000), 0
     while count > 0:
         yield
         read: Command = ("LRANGE", keys.dead, -size, -1)
         [entries] = answers(store.server, [read])
-        letters = list(map(OlderLetter.of, reversed(entries)))
-        if not letters:
+        args: list[Argument] = []
+        for entry in reversed(entries):
+            letter = OlderLetter.of(entry)
+            since_us = now_us if letter.since_ms is None else letter.since_ms * 1000
+            # Those of a millisecond stay in their order.
+            at_us = at_us + 1 if since_us <= at_us < since_us + 999 else since_us
+            args += (
+                *(entry, letter.start + 1, letter.step, at_us, letter.failures, id_or_digest(letter.payload)),
+                *(kind_of_reason(letter.reason), _details(letter.reason)),
+            )
+        if not entries:
             return
-        args = chain.from_iterable(_moved(letters, now_us))
-        MOVE_DEAD(store.server, (keys.dead, keys.dead_index), [*args])
-        count -= len(letters)
+        MOVE_DEAD(store.server, (keys.dead, keys.dead_index), args)
+        count -= len(entries)
         size = min(MOVED_PER_CALL, next_page(size, sum(map(len, entries))))
-
-
-def _moved(letters: Sequence[OlderLetter], now_us: int) -> Iterator[tuple[Argument, ...]]:
-    """What move_dead.lua gets for each. Those of a millisecond stay in their order."""
-    latest_us = 0
-    for letter in letters:
-        at_us = now_us if letter.since_ms is None else letter.since_ms * 1000
-        latest_us = at_us if not at_us <= latest_us < at_us + 1000 else latest_us + 1
-        yield (
-            *(letter.entry, letter.start + 1, letter.step, latest_us, letter.failures),
-            *(id_or_digest(letter.payload), kind_of_reason(letter.reason), _details(letter.reason)),
-        )

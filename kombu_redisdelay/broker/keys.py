@@ -50,7 +50,7 @@ class ArchiveKeys(NamedTuple):
     """The keys of messages that are over (lua/include/archive.lua). The first three are as those of what is
     scheduled. Of dead letters, none has returned."""
 
-    index: str
+    names: str
     messages: str
     duplicates: str
     heads: str
@@ -123,8 +123,8 @@ class QueueKeys:
 
     def archive(self, state: str) -> ArchiveKeys:
         """The keys of the messages in *state*, :data:`FAILED` or :data:`DEAD`."""
-        index = self.failed if state == FAILED else self.dead_index
-        return ArchiveKeys(index, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
+        names = self.failed if state == FAILED else self.dead_index
+        return ArchiveKeys(names, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
 
     def finished_sent(self, consumer: str) -> str:
         """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""

@@ -1,9 +1,9 @@
 -- Removes keys, and counts what was in them. Not a transaction: a server that is out of memory refuses those,
 -- and then it is good to be able to purge.
 --
--- KEYS     first lists, then zsets, then others. If they have messages that wait and there are zsets, the first
---          one is the schedule of the queue; of messages that are over, the last key has those that have
---          returned (include/archive.lua)
+-- KEYS     first lists, then zsets, then others. If they have messages that wait and there are zsets, the
+--          first one is the schedule of the queue; of messages that are over, the last key has those that
+--          have returned (include/archive.lua)
 -- ARGV[1]  how many lists
 -- ARGV[2]  how many zsets
 -- ARGV[3]  "waiting", or "over"

@@ -100,7 +100,7 @@ def _has_argument(entry: Entry, wanted: str) -> bool:
 
 def _is_noted(task: str, pattern: str) -> bool | None:
     """Whether the task of what has failed or died fits *pattern*, by what is noted of it: its name has no
-    whitespace, is printable, and is cut. ``None`` if this does not tell. What fits as it is noted does fit."""
+    whitespace, is printable, and is cut. ``None`` if this does not tell. What fits as noted does fit."""
     if task == UNKNOWN:
         return None
     if fits(task, pattern):

@@ -152,7 +152,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
 
 def _beside(keys: ArchiveKeys) -> tuple[str, ...]:
     """The keys that lead to what is kept."""
-    return keys.index, keys.duplicates, keys.groups, keys.returned
+    return keys.names, keys.duplicates, keys.groups, keys.returned
 
 
 def _of_keys(store: Store, name: str, steps: Mapping[int, int]) -> tuple[list[Source], list[Source]]:

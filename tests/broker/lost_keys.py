@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.fair_keys import FairKey, KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.members import text_with_due_and_key

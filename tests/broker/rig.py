@@ -84,7 +84,7 @@ def take_out(
 
 def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
     """Drop the failed tasks of *queues* that are too many by *keep*, as maintenance does."""
-    limits = keep and {"count": keep.count, "age": keep.age_ms / 1000, "bytes": keep.bytes}
+    limits = None if keep is None else {"count": keep.count, "age": keep.age_ms / 1000, "bytes": keep.bytes}
     return trim(store, Options(keep_failed=limits), queues)
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker import archive
+from kombu_redisdelay.broker import keeping as module
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -23,12 +23,13 @@ from kombu_redisdelay.broker.failure import (
     text_of,
     tries_after,
 )
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.unique import DONE, UniqueKey
-from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, with_count, trim_failed
+from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, trim_failed, with_count
 
 HOUR = 3_600_000
 
@@ -367,7 +368,7 @@ class TestGroups:
         }
 
     def test_many(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "GROUPS_PER_CALL", 1)
+        monkeypatch.setattr(archive, "GROUPS_PER_CALL", 1)
         me = rig.consumer()
         for number in range(600):
             failure = a_failure(str(number), f"Error{number}")

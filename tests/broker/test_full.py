@@ -10,9 +10,9 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore, check_fair
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due

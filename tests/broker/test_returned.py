@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kombu_redisdelay.broker.archive import Archive, BEGINNING, Kind, kind_of
-from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker import failed as module
+from kombu_redisdelay.broker import keeping as module
+from kombu_redisdelay.broker.archive import BEGINNING, Archive, Kind, kind_of
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.maintenance import record
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part

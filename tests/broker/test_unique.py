@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.paging import REQUEUE
+from kombu_redisdelay.broker.paging import REQUEUE, Part
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
@@ -462,7 +462,7 @@ class TestAll:
         me.make_dead("q", delivery.tag, "why")
         assert rig.publish_unique("q", "2", key(mode)) is None
         dead = Archive(rig.store, DEAD)
-        letters = [letter for letter, _ in dead.walk("q")]
+        letters = list(dead.iter("q", Part(None, None)))
         assert list(dead.take_out("q", REQUEUE, letters)) == []
         assert len(rig.dead("q")) == 1
         rig.store.purge("q")

@@ -10,8 +10,8 @@ from threading import Event, Thread
 import pytest
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.cli import stopping
 from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.verbs import VERBS

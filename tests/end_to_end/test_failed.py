@@ -11,10 +11,10 @@ import celery
 import pytest
 from celery import Signature, group
 
-from kombu_redisdelay.broker.archive import Archive, Archived
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay import Messages, Selection, batch
+from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_TEXT, RESULT
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.paging import Part
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until

@@ -8,6 +8,8 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
+from kombu_redisdelay.broker.failure import FOREIGN
+from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import content
 from kombu_redisdelay.operations import filters as module
 from tests.operations.kit import dead, give_up, ids
@@ -57,7 +59,7 @@ class TestRequeue:
     def test_none_is_passed_over_while_old_ones_go(
         self, site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        names = [f"{number}" for number in range(3 * FIRST_PAGE)]
         give_up(site, app, *names, task="kept")
         give_up(site, app, "last", task="work")
         is_wanted, asked = content.is_task, []
@@ -75,7 +77,7 @@ class TestRequeue:
     def test_one_that_dies_again_meanwhile_is_requeued_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        names = [f"{number}" for number in range(3 * FIRST_PAGE)]
         give_up(site, app, *names)
         channel = site.channel(dead_letter=True)
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kombu_redisdelay.broker import keeping as module
 from kombu_redisdelay.broker.archive import Archived
-from kombu_redisdelay.broker import failed as module
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.paging import REQUEUE

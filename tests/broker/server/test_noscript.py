@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.bindings import LastingBindings, QueueBinding
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
@@ -57,6 +57,11 @@ def expire_and_recover(rig: Rig, consumer: Consumer, delivery: Delivery) -> obje
 def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     dead_letter(consumer, delivery, "why")
     return take_out(rig.store, "q", REQUEUE)
+
+
+def move_older_and_count(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.client.lpush(rig.store.keys("q").dead, "1700000000000 1 0 rejected\nm")
+    return len(rig.dead("q"))
 
 
 def fail_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -158,7 +163,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, [rig.key("q", "consumers")], ["me", 1]),
     "mend schedule": lambda rig, consumer, delivery: MEND_SCHEDULE(
         rig.store.server,
-        [rig.key("q", name) for name in ("schedule", "messages", "dead", "duplicates")],
+        [rig.key("q", name) for name in ("schedule", "messages", "dead:index", "duplicates")],
         ["0", 10, 10],
     ),
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
@@ -173,6 +178,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
+    "older dead": move_older_and_count,
     "failed": fail_and_requeue,
     "finish": lambda rig, consumer, delivery: FINISH(
         rig.store.server,
@@ -310,11 +316,11 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
-        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
+        *("PARK", "KEEP", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
+        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "TAKE_OUT", "MOVE_DEAD"),
         *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED", "RELIST"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE", "FAIL", "TRIM_FAILED", "REMOVE_FAILED", "CLEAR_FAILED", "FINISH"),
+        *("BRING_BACK", "UNWAKE", "TRIM", "FINISH"),
         *("BIND", "UNBIND"),
     }, "a script that CALLS does not know of"

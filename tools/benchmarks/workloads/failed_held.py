@@ -12,10 +12,11 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Consumer
 
-from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.failure import Failure
-from kombu_redisdelay.broker.options import KeepFailed
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import FAILED
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
 from tools.benchmarks.app import new_app
 from tools.benchmarks.peers import OURS
@@ -111,8 +112,8 @@ def measure(site: Site, sizes: Sizes) -> Measured:
         with longest("remove"):
             messages.remove(failed, limit=_SOME)
         with longest("trim"):
-            left = KeepFailed(messages.count(failed) - _SOME, _ANY, _ANY)
-            finish(trim_failed(connection.default_channel.store, left, [queue.name]))
+            options = Options(keep_failed={**keep, "count": messages.count(failed) - _SOME})
+            finish(trim(connection.default_channel.store, options, [queue.name]))
         messages.remove(failed)
         # Another round must not take for its own what is freed then.
         while redis.info("memory")["lazyfree_pending_objects"]:
