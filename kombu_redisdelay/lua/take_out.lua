@@ -69,6 +69,9 @@ for i = 3, #ARGV, 3 do
   requeued = requeued + (is_requeued and done == 1 and 1 or 0)
   reply[#reply + 1] = done
 end
+if redis.call('ZCARD', keys.index) == 0 then
+  unlink_rest(keys)
+end
 if requeued > 0 then
   note(KEYS[3], 'other', requeued)
   wake(KEYS[3])

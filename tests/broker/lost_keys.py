@@ -107,6 +107,9 @@ class Fleet:
         self._fill_tenants()
         assert Withdrawal(self.rig.store).claim(ORDERS, "looking for revoked stamps", "me")
         self._maintain()
+        # As a worker of an older release does.
+        older = [f"1700000000000 1 0 rejected\n{message(self.rig, f'orders-older{n}')}" for n in range(2)]
+        self.rig.client.lpush(self.rig.store.keys(ORDERS).dead, *older)
 
     def put(self, queue: str, *ids: str, key: str = "", step: int = 0) -> None:
         self.rig.put(queue, *(message(self.rig, id, key) for id in ids), step=step)
@@ -160,6 +163,7 @@ class Fleet:
         self.fail(queue, "first", "second")
         self.fail(queue, "third", returned="result")
         self.make_dead(queue, "first", "second")
+        self.make_dead(queue, "first")
         self._finish(queue)
         for n in range(2):
             text = message(rig, f"{queue}-same{n}", in_ms=HOUR_MS)

@@ -302,9 +302,14 @@ class Rig:
         return dict(zip(_texts(held), _texts(held.values()), strict=True))
 
     def dead(self, queue: str) -> list[str]:
-        """Dead letters, the oldest first."""
+        """Dead letters, the oldest first, without those of an older release, after looking that all keys
+        agree."""
         self._check(queue, DEAD)
         return _texts(dead_letters(self.client, self.store.keys(queue)))
+
+    def older_dead(self, queue: str) -> list[str]:
+        """The dead letters of an older release, the oldest first."""
+        return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
 
     def failed(self, queue: str) -> list[Archived]:
         """Failed tasks, the oldest first, after looking that all keys agree."""
@@ -312,8 +317,10 @@ class Rig:
 
     def _check(self, queue: str, state: str) -> list[Archived]:
         """All in *state*, after looking that all keys agree."""
-        found = list(Archive(self.store, state).iter(queue, Part(None, None)))
         tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).archive(state)
+        in_order = self.client.zrange(tasks, 0, -1)
+        by_name = Archive(self.store, state).named(queue, in_order)
+        found = [by_name[name] for name in in_order]
         names = {task.name for task in found}
         assert set(self.client.zrange(tasks, 0, -1)) == names
         assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names

@@ -59,9 +59,9 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
     return take_out(rig.store, "q", REQUEUE)
 
 
-def move_older_and_count(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+def move_older_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.client.lpush(rig.store.keys("q").dead, "1700000000000 1 0 rejected\nm")
-    return len(rig.dead("q"))
+    return take_out(rig.store, "q", REQUEUE)
 
 
 def fail_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -178,7 +178,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
-    "older dead": move_older_and_count,
+    "older dead": move_older_and_requeue,
     "failed": fail_and_requeue,
     "finish": lambda rig, consumer, delivery: FINISH(
         rig.store.server,
