@@ -171,12 +171,12 @@ class OlderLetter:
 
     Attributes:
         entry: as it is in the list.
-        since_ms: when it came; ``None`` if the entry is not a dead letter of ours.
+        since_ms: when it came, ms since the epoch; 0 if the entry is not a dead letter of ours.
         start: where its message begins.
     """
 
     entry: bytes
-    since_ms: int | None
+    since_ms: int
     failures: int
     step: int
     reason: str
@@ -186,7 +186,7 @@ class OlderLetter:
     def of(cls, entry: bytes) -> OlderLetter:
         line = _LINE.match(entry)
         if line is None:
-            return cls(entry, None, 0, 0, FOREIGN, 0)
+            return cls(entry, 0, 0, 0, FOREIGN, 0)
         since_ms, failures, step, reason = line.groups()
         return cls(
             *(entry, int(since_ms), int(failures), int(step)), reason.decode(errors="replace"), line.end()
@@ -216,7 +216,7 @@ def move_older(
 
 
 def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
-    keys, size, now_us, at_us = store.keys(queue), 1, round(store.now_ms() * 1000), 0
+    keys, size, at_us = store.keys(queue), 1, -1
     while count > 0:
         yield
         read: Command = ("LRANGE", keys.dead, -size, -1)
@@ -224,7 +224,7 @@ def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
         args: list[Argument] = []
         for entry in reversed(entries):
             letter = OlderLetter.of(entry)
-            since_us = now_us if letter.since_ms is None else letter.since_ms * 1000
+            since_us = letter.since_ms * 1000
             # Those of a millisecond stay in their order.
             at_us = at_us + 1 if since_us <= at_us < since_us + 999 else since_us
             args += (

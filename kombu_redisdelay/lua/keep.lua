@@ -48,8 +48,9 @@ if not message then
   return 0
 end
 
-local stored = message.stored
+local stored, now_us = message.stored, clock_us()
 local over = {
+  at_us = now_us,
   id = id,
   tag = tag,
   failures = deliveries(stored, message.start) + tonumber(failed_now),
@@ -59,14 +60,14 @@ local over = {
 
 local function leaves()
   leave(message)
-  is_over(message, clock_us() / 1000)
+  is_over(message, now_us / 1000)
   if is_limited == '1' then
     wake(KEYS[2])
   end
 end
 
 if is_dead then
-  expect_archive(keys)
+  expect_to_keep(keys)
   leaves()
   over.kind = group
   note(KEYS[2], 'dead', 1)
@@ -86,7 +87,7 @@ end
 if outcome ~= KEPT then
   return outcome == REFUSED and -1 or 1
 end
-local _, dropped = trim_archive(keys, limits_of(count, age_ms, bytes), clock_us() / 1000, MOST_TRIMMED)
+local _, dropped = trim_archive(keys, limits_of(count, age_ms, bytes), now_us / 1000, MOST_TRIMMED)
 note(KEYS[2], 'failed_dropped', dropped)
 for _, key in pairs(keys) do
   redis.call('PEXPIRE', key, age_ms)

@@ -34,7 +34,7 @@ end
 local DIGITS = 15
 
 local base, keys = base_of(KEYS[1]), archive_of(KEYS[3])
-expect_archive(keys)
+expect_to_keep(keys)
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
 local function make_dead(id, stored)

@@ -15,7 +15,7 @@
 local EACH = 8
 
 local keys, moved = archive_of(KEYS[2]), 0
-expect_archive(keys)
+expect_to_keep(keys)
 expect_right('RPOP', KEYS[1])
 for i = 1, #ARGV, EACH do
   local entry, start, step, at_us, failures, id, kind, details = unpack(ARGV, i, i + EACH - 1)

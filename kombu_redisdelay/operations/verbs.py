@@ -206,12 +206,11 @@ def _foresee_moved(
 
 
 def _requeue(state: str) -> Some:
-    # A dead letter is requeued as it is.
-    renew = renewed if state == FAILED else bytes
-
     def some(
         store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
     ) -> Iterator[Entry]:
+        # A dead letter is requeued as it is.
+        renew = renewed if state == FAILED else bytes
         take_out = partial(Archive(store, state).take_out, name, paging.REQUEUE, renewed=renew, stays=stays)
         return _with_raw(take_out, entries)
 

@@ -114,7 +114,7 @@ class TestForeignEntry:
     def test_is_shown(self, site: Site, app: Celery, messages: Messages, entry: bytes) -> None:
         give_up(site, app, "a")
         self._write(site, entry)
-        assert [letter.reason for letter in messages.select(dead())] == ["rejected", FOREIGN]
+        assert [letter.reason for letter in messages.select(dead())] == [FOREIGN, "rejected"]
         foreign = messages.get(hashlib.sha1(entry).hexdigest())
         assert foreign is not None
         assert foreign.since is not None

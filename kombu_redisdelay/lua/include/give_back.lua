@@ -87,7 +87,7 @@ local function give_back(tag, id, how, queue, done)
     is_over(message, now_ms)
   elseif where == 'dead' then
     local keys = archive_of(queue.dead)
-    expect_archive(keys)
+    expect_to_keep(keys)
     leave(message)
     done.dead = done.dead + 1
     done.dropped = done.dropped

@@ -228,7 +228,7 @@ def limit_keys(rig: Rig) -> tuple[list[str], list[KeyLimits]]:
     return greatest, [state.own for state in iter_keys(rig.store, "q")]
 
 
-_SINCE = re.compile(rb'"redisdelay-unknown": \d+')
+_SINCE = re.compile(rb'"redisdelay-unknown": \d+|\b\d{13,16}\b')
 
 
 def everything(rig: Rig) -> dict[bytes, object]:
@@ -249,7 +249,7 @@ def everything(rig: Rig) -> dict[bytes, object]:
 
 def _timeless(values: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """A hash without the moments at which a minute or an hour of the history began, and since when a message
-    waits for a worker that knows its task."""
+    waits for a worker that knows its task, or is a dead letter."""
     of_history = (b"minute", b"hour")
     return {
         name: value.partition(b" ")[2] if name in of_history else _SINCE.sub(b"", value)
