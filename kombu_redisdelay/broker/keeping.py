@@ -24,7 +24,7 @@ from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.portions import RoundTrips, next_page
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import KEEP, MOVE_DEAD, TRIM, ScriptCall, run_each
-from kombu_redisdelay.broker.server.wire import Argument, Command, answers
+from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked
 from kombu_redisdelay.broker.store import Store
 
 #: Messages of a queue that one script drops, or counts anew.
@@ -206,13 +206,14 @@ def move_older(
     Arguments:
         refused: the errors by which the rest of a queue is left to the next time.
     """
-    counts = answers(store.server, (("LLEN", store.keys(queue).dead) for queue in queues))
-    for queue, count in zip(queues, counts, strict=True):
-        if count:
-            try:
+    commands: list[Command] = [("LLEN", store.keys(queue).dead) for queue in queues]
+    for queue, count in zip(queues, store.server.call_all(*commands), strict=True):
+        try:
+            [count] = checked([count])
+            if count:
                 yield from _move_those(store, queue, count)
-            except refused:
-                continue
+        except refused:
+            continue
 
 
 def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:

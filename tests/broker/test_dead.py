@@ -378,6 +378,12 @@ class TestOfAnOlderRelease:
         finish(keeping.trim(rig.store, Options(dead_letter_limit=2), ["q"]))
         assert [letter.id for letter in letters(rig)] == ["3", "4"]
 
+    def test_a_list_that_another_program_has_is_left_alone(self, rig: Rig) -> None:
+        rig.client.set(rig.store.keys("none").dead, "foreign")
+        older(rig, payload("a"))
+        self.move(rig)
+        assert len(rig.dead("q")) == 1
+
     @pytest.mark.parametrize("key", ["dead:index", "dead:heads", "dead:messages", "dead:groups"])
     def test_they_stay_where_they_are_if_another_program_has_the_place(self, rig: Rig, key: str) -> None:
         older(rig, payload("a"))

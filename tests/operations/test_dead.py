@@ -67,7 +67,7 @@ class TestRequeue:
         def while_old_ones_go(name: str | None, pattern: str | None) -> bool:
             asked.append(name)
             if len(asked) == 5:
-                site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+                site.redis.zpopmin("redisdelay:{celery}:dead:index", FIRST_PAGE)
             return is_wanted(name, pattern)
 
         monkeypatch.setattr(module, "is_task", while_old_ones_go)

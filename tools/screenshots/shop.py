@@ -155,6 +155,7 @@ class Shop:
         """A dead letter."""
         _, payload = self._taken(queue, task)
         died_ms = self._now_ms() - int(seconds_ago * 1000)
+        # As an older release keeps it: it is moved when it is read.
         self._redis.lpush(self._store.keys(queue).dead, f"{died_ms} {deliveries} 0 {reason}\n{payload}")
 
     def _fail(
