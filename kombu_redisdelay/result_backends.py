@@ -168,7 +168,7 @@ class SentinelBackend(Backend, redis.SentinelBackend):  # type: ignore[misc]
 
     def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
         params = super()._params_from_url(url, defaults)
-        # Celery 5.5 forgets the user.
+        # ``sentinel_user``.
         user = {name: value for name, value in params["hosts"][0].items() if name == "username"}
         return params | user
 

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
 from typing import Any
 
 from kombu.messaging import Producer
+
+from kombu_redisdelay.extending import extend
 
 #: The time to live of the results that are published now, in ms; 0 for any.
 _expires_ms: ContextVar[int] = ContextVar("redisdelay_result_expires_ms", default=0)
@@ -58,20 +59,13 @@ def let_results_expire() -> None:
     Calling it again changes nothing."""
     from celery.backends.rpc import RPCBackend
 
-    if not hasattr(RPCBackend.store_result, "extends_celery"):
-        RPCBackend.store_result = _expiring(RPCBackend.store_result)
+    extend(RPCBackend, "store_result", _store_result)
 
 
-def _expiring(store_result: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of Celery's ``RPCBackend.store_result``."""
-
-    @wraps(store_result)
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with expiring(self):
-            return store_result(self, *args, **kwargs)
-
-    extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
+def _store_result(store: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``rpc_results_stay``: in place of Celery's ``RPCBackend.store_result``."""
+    with expiring(self):
+        return store(self, *args, **kwargs)
 
 
 def publish(channel: Any, backend: Any, result: Any, state: str, request: Any) -> None:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from kombu_redisdelay.broker.failure import RETURNED, Failure
 from kombu_redisdelay.broker.keeping import move_older
 from kombu_redisdelay.broker.keys import DEAD, ArchiveKeys
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
 from kombu_redisdelay.broker.portions import finish, portions
 from kombu_redisdelay.broker.server.scripts import CLEAR
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: One script takes out no more than this.
 TASKS_PER_CALL = 50

@@ -16,6 +16,7 @@ from kombu_redisdelay.broker.failure import Failure, report_dropped, report_retu
 from kombu_redisdelay.broker.finished import Finishing
 from kombu_redisdelay.broker.keeping import Burial, burying, failing
 from kombu_redisdelay.broker.lease import Lease, Membership
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
@@ -26,7 +27,6 @@ from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
-from kombu_redisdelay.broker.unique import size_with_key
 from kombu_redisdelay.broker.unknown_tasks import leaving
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,11 @@ class Consumer:
     def is_ours(self) -> bool:
         """Whether this process is the consumer, not a child that was forked from it."""
         return self._pid == os.getpid()
+
+    @property
+    def limited(self) -> Collection[str]:
+        """The queues of which it knows that they, or their keys, have a limited concurrency. It changes."""
+        return self._acks.limited
 
     def takes_in(self, slot: int) -> Takes:
         """What makes the requests to queues of this *slot*, the same for each call."""

@@ -187,6 +187,11 @@ class Acks:
             if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
                 self._unique[delivery.tag] = field
 
+    @property
+    def limited(self) -> Collection[str]:
+        """The queues that are known to have a limited concurrency, or whose keys have one. It changes."""
+        return self._limited
+
     def is_limited(self, queue: str) -> bool:
         """Whether the concurrency of *queue* is limited."""
         return queue in self._limited

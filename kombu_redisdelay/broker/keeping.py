@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from kombu_redisdelay.broker.failure import (
     FOREIGN,
     LONGEST_TEXT,
@@ -21,7 +23,7 @@ from kombu_redisdelay.broker.failure import (
 from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.message import id_or_digest
 from kombu_redisdelay.broker.options import KeepFailed, Options
-from kombu_redisdelay.broker.portions import RoundTrips, next_page
+from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Upkeep, next_page
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import KEEP, MOVE_DEAD, TRIM, ScriptCall, run_each
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked
@@ -237,3 +239,19 @@ def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
         MOVE_DEAD(store.server, (keys.dead, keys.dead_index), args)
         count -= len(entries)
         size = min(MOVED_PER_CALL, next_page(size, sum(map(len, entries))))
+
+
+def _moving(upkeep: Upkeep) -> Doing:
+    # If that is refused, as by a full server, the rest is moved later.
+    return lambda turn: move_older(upkeep.store, turn.queues, refused=ResponseError)
+
+
+def _trimming_all(upkeep: Upkeep) -> Doing:
+    return lambda turn: trim(upkeep.store, upkeep.options, turn.queues)
+
+
+CHORES = (
+    Chore("move dead letters that a worker of an older release keeps", _moving, rounds=6),
+    # Failed tasks are kept for days.
+    Chore("drop failed tasks that are too old, or too many", _trimming_all, rounds=6),
+)

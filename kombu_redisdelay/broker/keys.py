@@ -94,7 +94,6 @@ class QueueKeys:
     limited = _Key("hash", "the keys of a fair queue that are at a limit")
     unacked_keys = _Key("hash", "consumer and tag -> the key of that message, if that counts", "unacked-keys")
     active = _Key("hash", "key of a fair queue -> how many of its messages are unacked, if that is limited")
-    earlier = _Key("zset", "of unacked_keys, what was taken before it counted (lua/include/fair_earlier.lua)")
     key_limits = _Key("hash", "key of a fair queue -> its own limits", "key-limits")
     tats = _Key("zset", "key of a fair queue -> how much of its rate is used")
     alarms = _Key("zset", "key of a fair queue -> when its rate allows the next message")
@@ -115,6 +114,11 @@ class QueueKeys:
     def waiting(self) -> tuple[str, str, str, str]:
         """All keys of what waits: for its time, or for a worker that knows its task."""
         return *self.scheduling, self.unknown
+
+    @property
+    def of_what_waits(self) -> tuple[str, ...]:
+        """The same, and what says which of these messages hold unique keys."""
+        return *self.waiting, self.unique
 
     @property
     def own(self) -> tuple[str, ...]:

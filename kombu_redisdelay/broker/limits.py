@@ -6,25 +6,20 @@ They hold for all consumers together, from their next take on.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, isclose
 from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
-
+from kombu_redisdelay.broker.fair_counts import check_keys, count_keys
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.server.scripts import (
-    CHECK_KEYS,
-    COUNT_KEYS,
-    SET_KEY_LIMITS,
     SET_LIMITS,
-    ScriptCall,
     run_each,
 )
-from kombu_redisdelay.broker.server.wire import Argument, Command, answers
+from kombu_redisdelay.broker.server.wire import Argument, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unlisted import relisting, search_for
+from kombu_redisdelay.broker.unlisted import search_for
 
 #: The unit of a rate, and how many microseconds it has.
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -35,11 +30,11 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:/([smh]))?", re.ASCII)
 #: microseconds, and :attr:`Limits.rate` shows each rate between them without an exponent.
 _LONGEST_US, _SHORTEST_US = 360_000_000_000.0, 1.0
 
-#: How many keys one script looks at.
-KEYS_PER_SCRIPT = 50
-
 #: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
 _KEY_FIELDS = ("key_concurrency", "key_interval_us", "key_burst")
+
+#: The same of the limits that a key has for itself.
+_OWN_FIELDS = KeyLimits._fields
 
 #: State of a queue, as it is in Redis -> state.
 _STATES: Mapping[bytes | None, str] = {state.encode(): state for state in (ON, OFF)}
@@ -132,11 +127,11 @@ class LimitStore:
 
     def pause(self, queues: Sequence[str]) -> None:
         """Have nothing taken from *queues*."""
-        self._set(queues, {"paused_ms": int(self._store.now_ms())})
+        set_limits(self._store, queues, {"paused_ms": int(self._store.now_ms())})
 
     def resume(self, queues: Sequence[str]) -> None:
         """End the pause of *queues*. Their limits stay."""
-        self._set(queues, {"paused_ms": ""})
+        set_limits(self._store, queues, {"paused_ms": ""})
 
     def limit(self, queues: Sequence[str], limits: Mapping[str, float | int | None]) -> None:
         """Change some limits of each of *queues*.
@@ -145,17 +140,22 @@ class LimitStore:
             limits: attribute of :class:`Limits` -> its new value, ``None`` for no limit. A rate is
                 ``interval_us`` and ``burst``.
         """
-        fields: dict[str, Argument] = {
-            _FIELDS[name]: "" if value is None else repr(value) for name, value in limits.items()
-        }
-        self._set(queues, fields)
+        set_limits(self._store, queues, {_FIELDS[name]: _text(value) for name, value in limits.items()})
 
-    def _set(self, queues: Sequence[str], fields: dict[str, Argument]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        each = [self._store.keys(queue) for queue in queues]
-        args = [argument for field in fields.items() for argument in field]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+
+def set_limits(
+    store: Store, queues: Sequence[str], fields: Mapping[str, Argument], key: str | None = None
+) -> None:
+    """Change what is allowed for *queues*, or for one *key* of each of them.
+
+    Arguments:
+        fields: field in Redis -> its new value, empty for none.
+    """
+    # Noted, so that they are shown though they may be empty.
+    store.remember(*queues)
+    args = ["" if key is None else f":{key}", *(argument for field in fields.items() for argument in field)]
+    each = [store.keys(queue) for queue in queues]
+    run_each(store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
 
 
 def limits_of(row: Sequence[Any]) -> Limits:
@@ -225,137 +225,37 @@ class FairQueues:
 
     def limit(self, queues: Sequence[str], limits: KeyLimits) -> None:
         """Set the limits of every key of each of *queues*."""
-        fields = {
-            field: "" if value is None else repr(value)
-            for field, value in zip(_KEY_FIELDS, limits, strict=True)
-        }
-        self._set(queues, fields)
+        self._set(queues, dict(zip(_KEY_FIELDS, map(_text, limits), strict=True)))
         for queue in queues:
             self._look_at_all(queue)
 
     def limit_key(self, queue: str, key: str, limits: KeyLimits) -> None:
         """Set the limits that *key* has for itself."""
-        self._set_key(queue, key, "", *(repr(value or 0) for value in limits))
+        self._set([queue], dict(zip(_OWN_FIELDS, map(_text, limits), strict=True)), key)
 
     def pause_key(self, queue: str, key: str) -> None:
         """Have nothing of *key* taken."""
-        self._set_key(queue, key, int(self._store.now_ms()))
+        self._set([queue], {"paused_ms": int(self._store.now_ms())}, key)
 
     def resume_key(self, queue: str, key: str) -> None:
         """End the pause of *key*. Its limits stay."""
-        self._set_key(queue, key, 0)
+        self._set([queue], {"paused_ms": ""}, key)
 
-    def _set(self, queues: Sequence[str], fields: Mapping[str, str]) -> None:
-        # Noted, so that they are shown though they may be empty.
-        self._store.remember(*queues)
-        args = [argument for field in fields.items() for argument in field]
-        each = [self._store.keys(queue) for queue in queues]
-        run_each(self._store.server, [(SET_LIMITS, (keys.limits, keys.wake), args) for keys in each])
+    def _set(self, queues: Sequence[str], fields: Mapping[str, Argument], key: str | None = None) -> None:
+        set_limits(self._store, queues, fields, key)
         for queue in queues:
-            count_keys(self._store, queue)
-
-    def _set_key(self, queue: str, key: str, *values: Argument) -> None:
-        self._store.remember(queue)
-        keys = self._store.keys(queue)
-        args = (key, *values, *([""] * (4 - len(values))))
-        SET_KEY_LIMITS(self._store.server, (keys.limits, keys.wake), args)
-        count_keys(self._store, queue)
+            finish(count_keys(self._store, queue))
 
     def _look_at_all(self, queue: str) -> None:
-        begin_at: dict[str, tuple[bytes, bytes]] = {}
+        begin_at: dict[str, bytes] = {}
         while True:
-            check_keys(self._store, [queue], begin_at)
-            if begin_at[queue][1] == b"0":
+            finish(check_keys(self._store, [queue], begin_at))
+            if begin_at[queue] == b"0":
                 return
 
 
-def count_keys(store: Store, queue: str) -> None:
-    """Count of which keys messages are unacked, if this has to be done (``lua/count_keys.lua``)."""
-    keys = store.keys(queue)
-    counting = store.server.call("HGET", keys.limits, "counting")
-    if counting is None:
-        return
-    used = (keys.limits, keys.wake)
-    for consumer in store.server.call("ZRANGE", keys.consumers, 0, -1):
-        tags = store.server.call("HKEYS", keys.unacked(consumer.decode(errors="replace")))
-        while tags:
-            args = (counting, BYTES_PER_CALL, consumer, *tags[:MESSAGES_PER_CALL])
-            done = COUNT_KEYS(store.server, used, args)
-            if done < 0:
-                return
-            del tags[:done]
-    COUNT_KEYS(store.server, used, (counting, BYTES_PER_CALL, ""))
-
-
-def check_fair(
-    store: Store,
-    queues: Sequence[str],
-    begin_at: dict[str, tuple[bytes, bytes]],
-    searched: Collection[str] = (),
-) -> list[str]:
-    """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
-    where somebody has begun it and did not end it. What is sorted in and not said to be fair is moved back.
-
-    Arguments:
-        begin_at: queue -> where to begin. It is kept from one call to the next.
-        searched: as for :func:`check_keys`.
-
-    Returns:
-        The same as :func:`check_keys`.
-    """
-    commands: list[Command] = []
-    for keys in map(store.keys, queues):
-        commands += ("HMGET", keys.limits, "fair", "counting"), ("EXISTS", keys.fair)
-    replies = store.server.call_all(*commands)
-    fair, lost = [], []
-    for queue, reply, has_sorted_in in zip(queues, replies[::2], replies[1::2], strict=True):
-        if isinstance(reply, ResponseError):
-            continue
-        state, counting = reply
-        if counting is not None:
-            count_keys(store, queue)
-        if state is not None:
-            fair.append(queue)
-        elif has_sorted_in == 1:
-            lost.append(queue)
-    run_each(store.server, [relisting(store, queue, ()) for queue in lost])
-    return check_keys(store, fair, begin_at, searched) if fair else []
-
-
-def check_keys(
-    store: Store,
-    queues: Sequence[str],
-    begin_at: dict[str, tuple[bytes, bytes]],
-    searched: Collection[str] = (),
-) -> list[str]:
-    """Look at some keys of those *queues*: free what is counted of messages that are gone, let keys go on
-    that are not at a limit any more, and put right what is counted if keys in Redis were lost. Makes one
-    round trip, and more if what is unacked has to be counted.
-
-    Arguments:
-        begin_at: queue -> where to begin. It is kept from one call to the next.
-        searched: those that were searched for lists without a turn since the last call.
-
-    Returns:
-        Those of *queues* that have to be searched, because there may be lists without a turn.
-    """
-    calls: list[ScriptCall] = [
-        (
-            CHECK_KEYS,
-            (store.keys(queue).limits, store.keys(queue).wake),
-            (KEYS_PER_SCRIPT, *begin_at.get(queue, (b"0", b"0")), int(queue in searched), *store.steps),
-        )
-        for queue in queues
-    ]
-    to_search = []
-    for queue, reply in zip(queues, run_each(store.server, calls), strict=True):
-        unacked, limited, differs, is_counting = reply
-        begin_at[queue] = unacked, limited
-        if differs:
-            to_search.append(queue)
-        if is_counting:
-            count_keys(store, queue)
-    return to_search
+def _text(limit: float | None) -> str:
+    return "" if limit is None else repr(limit)
 
 
 def _int(number: float | None) -> int | None:

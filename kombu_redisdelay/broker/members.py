@@ -23,12 +23,18 @@ KEY = "redisdelay-key"
 #: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
+#: How that begins, and before which byte of a message.
+UNIQUE_BEGIN, UNIQUE_WITHIN = b'"redisdelay-unique": ["', 700
+
+#: What a unique key counts as, in bytes, where those of a script are limited: as in lua/include/unique.lua.
+BYTES_OF_KEY = 4096
+
 #: The most digits that one has. A longer number is no time, and no count.
 DIGITS = 15
 _BEYOND = 10**DIGITS
 
-#: How a message begins that has one.
-_BEGIN = b'{"redisdelay-'
+#: How a message begins that has a member of ours: this transport has published it, or has given it back.
+OURS = b'{"redisdelay-'
 
 #: What stands before the unique key.
 _BEFORE_UNIQUE = re.compile(
@@ -62,21 +68,18 @@ class Members(NamedTuple):
     unique: Any = None
 
 
-def with_own(message: Mapping[str, Any], due_ms: float, key: str | None) -> dict[str, Any]:
-    """*message* with what a publisher says of it to the scripts.
+def with_own(text: str, due_ms: float, key: str | None = None, unique: str | None = None) -> str:
+    """The *text* of a message, which is JSON, with what a publisher says of it to the scripts.
 
     Arguments:
         due_ms: from when on it may be delivered, ms since the epoch.
         key: weight and key in a fair queue; ``None`` if it has none.
+        unique: its unique key, as JSON; ``None`` if it has none.
     """
-    return {DUE: int(due_ms), **message} if key is None else {DUE: int(due_ms), KEY: key, **message}
-
-
-def text_with_due_and_key(text: str, due_ms: float, unique: str, key: str | None = None) -> str:
-    """The same for the *text* of a message with a *unique* key: both are JSON."""
     # JSON does not escape what a key may have.
     of_key = "" if key is None else f'"{KEY}": "{key}", '
-    return f'{{"{DUE}": {int(due_ms)}, {of_key}"{UNIQUE}": {unique}, {text[1:]}'
+    of_unique = "" if unique is None else f'"{UNIQUE}": {unique}, '
+    return f'{{"{DUE}": {int(due_ms)}, {of_key}{of_unique}{text[1:]}'
 
 
 def with_key(payload: bytes, unique: str) -> bytes:
@@ -106,9 +109,10 @@ def check_size(text: str, longest: int, what: str) -> None:
         raise ValueError(f"{what} must have {longest} bytes at most, not {size}: {text[:40]!r}...")
 
 
-def has_any(payload: bytes) -> bool:
-    """Whether *payload* has a member of ours: this transport has published it, or has given it back."""
-    return payload.startswith(_BEGIN)
+def size_with_key(stored: bytes) -> int:
+    """The size of a message, for a script that moves it and its unique key: *stored* is how it is in Redis. A
+    key counts as :data:`BYTES_OF_KEY`."""
+    return len(stored) + (0 if stored.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN) < 0 else BYTES_OF_KEY)
 
 
 def wrong_member(payload: Mapping[str, Any]) -> str | None:

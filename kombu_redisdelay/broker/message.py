@@ -275,6 +275,22 @@ def mark_delivery(payload: dict[str, Any]) -> Members:
     return members
 
 
+def opened(payload: object) -> tuple[dict[str, Any], float, Members]:
+    """Read a message that was taken. Returns the decoded *payload* as consumers get it
+    (:func:`mark_delivery`), when it was due in ms since the epoch (0 for at once), and its members.
+
+    Raises:
+        MalformedMessage: it is not a message.
+    """
+    message = check(payload)
+    try:
+        at_ms = eta_ms(message["headers"])
+    except ValueError:
+        # The publisher did not check it. It is delivered at once: Celery's worker reports what is wrong.
+        at_ms = 0
+    return message, at_ms, mark_delivery(message)
+
+
 def _is_priority(value: object) -> bool:
     # kombu takes text for a number, or for no priority, as it does with NaN.
     return value is None or isinstance(value, (int, str)) or (isinstance(value, float) and not isinf(value))

@@ -16,6 +16,7 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     sorted_in_of,
 )
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.paging import Reply, first_pages, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import (
@@ -27,7 +28,6 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: Messages that Redis looks at in one script to find those that are to be removed: some milliseconds.
 SEARCHED_PER_CALL = 10_000

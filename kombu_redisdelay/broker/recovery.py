@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import report_dead, report_dropped
+from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.message import ids_to_schedule, task_and_id, which
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, RoundTrips, portions
+from kombu_redisdelay.broker.portions import (
+    BYTES_PER_CALL,
+    MESSAGES_PER_CALL,
+    Chore,
+    Doing,
+    RoundTrips,
+    Turn,
+    Upkeep,
+    portions,
+)
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of
 from kombu_redisdelay.broker.server.scripts import CONSUMERS, GIVE_BACK, ScriptCall, run_each
 from kombu_redisdelay.broker.server.server import by_slot
@@ -389,3 +399,18 @@ def _report_recovered(holder: Holder, returned: Returned) -> None:
         "its lease has ended" if holder.lease_counts else "the process is gone",
         which(map(task_and_id, returned.briefs), returned.messages),
     )
+
+
+def _recovering(upkeep: Upkeep) -> Doing:
+    recoverer = upkeep.recoverer
+
+    def recover(turn: Turn) -> RoundTrips[None]:
+        recoverer.keep_only(turn.all_queues)
+        yield from recoverer.recover(turn.queues, is_first=turn.are_new)
+        if recoverer.is_watching:
+            upkeep.hurry(LONGEST_WATCHED_LOOK_INTERVAL)
+
+    return recover
+
+
+CHORES = (Chore("give back what lost consumers hold", _recovering),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,13 +12,39 @@ from heapq import heapify, heappop, heappush
 from math import inf, isinf, nextafter
 from typing import Any
 
-from kombu_redisdelay.broker.message import split_stored
+from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.failure import report_dropped
+from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.message import split_stored, task_and_id, which
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.scripts import CANCEL, CLAIM, CLEAR, REMOVE, RESCHEDULE, WITHDRAW
+from kombu_redisdelay.broker.portions import (
+    BYTES_PER_CALL,
+    MESSAGES_PER_CALL,
+    Chore,
+    Doing,
+    RoundTrips,
+    Upkeep,
+    portions,
+)
+from kombu_redisdelay.broker.server.scripts import (
+    CANCEL,
+    CLAIM,
+    CLEAR,
+    MEND_SCHEDULE,
+    REMOVE,
+    RESCHEDULE,
+    WITHDRAW,
+    run_each,
+)
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked, first_due_ms, first_score
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
+
+logger = logging.getLogger(__name__)
+
+#: Messages of a schedule that one script checks, so that it never keeps Redis from its other clients for
+#: long.
+MESSAGES_PER_SCRIPT = 100
 
 #: To replace a message takes Redis longer than to read it.
 MOVES_PER_CALL = 100
@@ -376,3 +404,62 @@ def _spans(
     else:
         here, later = _Span(after.due_ms, before_ms, after.member), _Span(after.due_ms, before_ms)
     return [*earlier, here, *[later] * (len(queues) - at - 1)]
+
+
+def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[int]:
+    """Give scheduled messages of *queues* that have lost their due time the one that they say themselves.
+    Move those that say none to the dead letters. Returns how many both are."""
+    cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
+    dead: Counter[str] = Counter()
+    scheduled: Counter[str] = Counter()
+    briefs: dict[str, list[bytes]] = {}
+    while True:
+        calls = []
+        for queue, cursor in cursors.items():
+            k = store.keys(queue)
+            keys = (k.schedule, k.messages, k.dead_index, k.duplicates)
+            args = (cursor, MESSAGES_PER_SCRIPT, options.dead_letter_limit)
+            calls.append((MEND_SCHEDULE, keys, args))
+        replies = run_each(store.server, calls)
+        for queue, (cursor, some_dead, dropped, some_briefs, again) in zip(
+            list(cursors), replies, strict=True
+        ):
+            report_dropped(options, queue, dropped)
+            dead[queue] += some_dead
+            scheduled[queue] += again
+            briefs.setdefault(queue, some_briefs)
+            cursors[queue] = cursor
+        cursors = {queue: cursor for queue, cursor in cursors.items() if cursor != b"0"}
+        if not cursors:
+            break
+        yield
+    for queue in queues:
+        _report_mended(store, queue, dead[queue], briefs[queue], scheduled[queue])
+    return sum(dead.values()) + sum(scheduled.values())
+
+
+def _report_mended(store: Store, queue: str, dead: int, briefs: Sequence[bytes], scheduled: int) -> None:
+    if scheduled:
+        store.remember(queue)
+        logger.warning(
+            "%d scheduled message(s) of queue %r had lost their due time, and have the one that they say",
+            scheduled,
+            queue,
+        )
+    if dead:
+        metrics.dead_lettered(queue, dead)
+        store.remember(queue)
+        logger.error(
+            "%d scheduled message(s) of queue %r had no due time: dead letters now%s",
+            dead,
+            queue,
+            which(map(task_and_id, briefs), dead),
+        )
+
+
+def _mending(upkeep: Upkeep) -> Doing:
+    return lambda turn: mend_schedules(upkeep.store, upkeep.options, turn.queues)
+
+
+# A damaged schedule is a rare accident.
+CHORES = (Chore("schedule again what has lost its due time", _mending, rounds=6),)

@@ -19,7 +19,6 @@ from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joine
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     CLEAR_KEYS,
-    PUBLISH_UNIQUE,
     PUT,
     REMEMBER,
     SCHEDULE,
@@ -32,13 +31,11 @@ from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.server.wire import (
     Argument,
     Command,
-    PackedKeys,
     answers,
     checked,
     clock_ms,
     explained_all,
 )
-from kombu_redisdelay.broker.unique import UniqueKey
 from kombu_redisdelay.broker.unlisted import search_for
 
 logger = logging.getLogger(__name__)
@@ -95,8 +92,6 @@ class Store:
         #: For operations: tells which queues may have how many messages, as far as the app declares it.
         self.bounds: Callable[[], Mapping[str, int]] = dict
         self._known_until: dict[str, float] = {}
-        #: Queue and step -> the keys of publish_unique.lua.
-        self._unique_keys: dict[tuple[str, int], PackedKeys] = {}
 
     def with_own_connections(self, *, socket_timeout: float) -> Store:
         """The same queues over connections of their own.
@@ -231,7 +226,7 @@ class Store:
         if end == "tail" and not expires_ms and not bound:
             return PUSH, used, (payload,)
         args = (payload, end, expires_ms)
-        return only_if(bound, PUT, self._with_expiring(queue, used), args)
+        return only_if(bound, PUT, self.with_expiring(queue, used), args)
 
     def schedule(
         self,
@@ -260,52 +255,7 @@ class Store:
             due.delay_ms,
             on_conflict,
         )
-        return only_if(bound, SCHEDULE, self._with_expiring(queue, used), args)
-
-    def publish_unique(
-        self,
-        queue: str,
-        step: int,
-        payload: str,
-        due: Due,
-        message_id: str,
-        unique: UniqueKey,
-        bound: Bound | None = None,
-        *,
-        is_continued: bool = False,
-        is_repeated: bool = False,
-        instead_of: str = "",
-    ) -> Call:
-        """The call that publishes a message with a key. Its reply says what has happened
-        (``lua/publish_unique.lua``), or is 0 as for :meth:`put`.
-
-        Arguments:
-            is_continued: whether a task publishes itself again.
-            is_repeated: whether the message may have been published before.
-            instead_of: the name of the message that it is to replace, whose id it has.
-        """
-        expires_ms = self.expires_ms.get(queue, 0)
-        rare = ""
-        is_rare = expires_ms or is_continued or is_repeated or instead_of
-        if is_rare or due.at_ms or due.delay_ms or unique.at_most_ms or unique.expires_ms:
-            rare = "{} {} {} {:d} {:d} {} {:.0f} {}".format(
-                *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
-                *(unique.at_most_ms, unique.expires_ms, instead_of),
-            )
-        # In the order of PUBLISH_UNIQUE.names: Script.arguments() takes a microsecond to check it.
-        args = (payload, step, message_id, unique.field, unique.letter, self.separator, rare)
-        used = self._keys_for_unique(queue, step)
-        return only_if(bound, PUBLISH_UNIQUE, self._with_expiring(queue, used), args)
-
-    def _keys_for_unique(self, queue: str, step: int) -> PackedKeys:
-        used = self._unique_keys.get((queue, step))
-        if used is None:
-            if len(self._unique_keys) > MOST_KNOWN:
-                self._unique_keys.clear()
-            k = self.keys(queue)
-            each = (k.ready_at(step), k.wake, k.schedule, k.messages, k.duplicates, k.ready)
-            used = self._unique_keys[queue, step] = PackedKeys(each)
-        return used
+        return only_if(bound, SCHEDULE, self.with_expiring(queue, used), args)
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""
@@ -337,7 +287,7 @@ class Store:
         keys = self.keys(queue)
         ready_keys = self.ready_keys(queue)
         # The keys of running tasks stay held.
-        used = (*ready_keys, *keys.waiting, keys.unique, keys.wake)
+        used = (*ready_keys, *keys.of_what_waits, keys.wake)
         count = int(CLEAR(self.server, used, (len(ready_keys), 1, "waiting")))
         return count + self.clear_keys(queue)
 
@@ -364,11 +314,12 @@ class Store:
         keys = self.keys(queue)
         self.server.call("UNLINK", keys.history, keys.running, keys.tats)
 
-    def _with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
+    def with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
+        """The keys that a script has *used* to publish to *queue*, with all others that expire with them, if
+        it expires."""
         if queue not in self.expires_ms:
             return used
-        keys = self.keys(queue)
-        every = chain(used, self.ready_keys(queue), keys.waiting, (keys.unique,))
+        every = chain(used, self.ready_keys(queue), self.keys(queue).of_what_waits)
         return tuple(dict.fromkeys(every))
 
     def remember(self, *queues: str) -> None:

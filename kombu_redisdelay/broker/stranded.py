@@ -13,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.portions import (
     BYTES_PER_CALL,
     MESSAGES_PER_CALL,
@@ -23,7 +24,6 @@ from kombu_redisdelay.broker.portions import (
 from kombu_redisdelay.broker.server.scripts import ADOPT, BRING_BACK
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unique import size_with_key
 
 #: Messages that are read first. How many are read next depends on their size.
 FIRST_PAGE = 10

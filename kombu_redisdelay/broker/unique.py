@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.broker.members import check_size
-from kombu_redisdelay.broker.message import to_ms
+from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.members import UNIQUE_BEGIN, UNIQUE_WITHIN, check_size
+from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
+from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
+from kombu_redisdelay.broker.publish_calls import Bound, Call, only_if
+from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, PUBLISH_UNIQUE, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import PackedKeys, answers
+from kombu_redisdelay.broker.store import Store
 
 #: Header that has the key: a text.
 UNIQUE_HEADER = "x-unique"
@@ -37,18 +44,16 @@ MODES = (WAITING, DONE, LATEST)
 #: Celery's headers, and options, of a task that publishes itself again, as ``retry()`` and ``replace()`` do.
 CONTINUED = ("retries", "replaced_task_nesting")
 
+#: Keys of messages that one script checks.
+CHECKED_PER_SCRIPT = 100
+
 #: The longest key, in bytes.
 LONGEST_KEY = 256
 
 #: What became of a message that met another one with its key.
 DROPPED, REPLACED = "dropped", "replaced"
 
-#: What the key of a message counts as, in bytes, where those of a script are limited: as in
-#: lua/include/unique.lua.
-BYTES_OF_KEY = 4096
-
-#: How the member of a message begins, and before which byte. The group is the key as scripts read it.
-_BEGIN, _WITHIN = b'"redisdelay-unique": ["', 700
+#: The member of a message. The group is the key as scripts read it.
 _MEMBER = re.compile(rb'"redisdelay-unique": \["[dl]", "[ !#-~]*", "([ !#-~]*)"\]')
 
 #: The same, whatever the mode is. The group is the id.
@@ -224,6 +229,66 @@ def next_replacement(reply: Any) -> Replacement | None:
     return None
 
 
+def publishing(
+    store: Store,
+    queue: str,
+    step: int,
+    text: str,
+    due: Due,
+    message_id: str,
+    unique: UniqueKey,
+    bound: Bound | None = None,
+    *,
+    is_continued: bool = False,
+    is_repeated: bool = False,
+    instead_of: str = "",
+) -> Call:
+    """The call that publishes a message with a key. Its reply says what has happened
+    (``lua/publish_unique.lua``), or is 0 as for :meth:`~kombu_redisdelay.broker.store.Store.put`.
+
+    Arguments:
+        is_continued: whether a task publishes itself again.
+        is_repeated: whether the message may have been published before.
+        instead_of: the name of the message that it is to replace, whose id it has.
+    """
+    expires_ms = store.expires_ms.get(queue, 0)
+    rare = ""
+    is_rare = expires_ms or is_continued or is_repeated or instead_of
+    if is_rare or due.at_ms or due.delay_ms or unique.at_most_ms or unique.expires_ms:
+        rare = "{} {} {} {:d} {:d} {} {:.0f} {}".format(
+            *(expires_ms, due.at_ms, due.delay_ms, is_continued, is_repeated),
+            *(unique.at_most_ms, unique.expires_ms, instead_of),
+        )
+    # In the order of PUBLISH_UNIQUE.names: Script.arguments() takes a microsecond to check it.
+    args = (text, step, message_id, unique.field, unique.letter, store.separator, rare)
+    used = store.with_expiring(queue, _packed(store.keys(queue), step))
+    return only_if(bound, PUBLISH_UNIQUE, used, args)
+
+
+@lru_cache(maxsize=4096)
+def _packed(keys: QueueKeys, step: int) -> PackedKeys:
+    return PackedKeys((keys.ready_at(step), keys.wake, *keys.scheduling, keys.ready))
+
+
+def due_at(message: Mapping[str, Any], due_ms: int) -> dict[str, Any]:
+    """*message* with another due time, ms since the epoch. A worker looks at the ``eta`` of a task."""
+    headers = {**message["headers"], ETA_HEADER: from_ms(due_ms).isoformat()}
+    headers.pop(DELAY_HEADER, None)
+    return {**message, "headers": headers}
+
+
+def under_id(message: Mapping[str, Any], id: str) -> dict[str, Any]:
+    """*message* with another *id*, wherever it says its own."""
+    own = message_id(message)
+    headers, properties = dict(message["headers"] or {}), dict(message["properties"])
+    for where, names in ((headers, ("id", "root_id")), (properties, ("message_id", "correlation_id"))):
+        where.update({name: id for name in names if where.get(name) == own})
+    if message_id({"headers": headers, "properties": properties}) != id:
+        # It was known by its delivery tag.
+        properties["message_id"] = id
+    return {**message, "headers": headers, "properties": properties}
+
+
 def id_in(name: str) -> str:
     """The id of the message that is scheduled under this *name*."""
     return name.partition("\x1f")[0]
@@ -237,15 +302,9 @@ def conflict_in(reply: Any) -> Conflict | None:
     return None
 
 
-def size_with_key(stored: bytes) -> int:
-    """The size of a message, for a script that moves it and its key: *stored* is how it is in Redis. A key
-    counts as :data:`BYTES_OF_KEY`."""
-    return len(stored) + (0 if stored.find(_BEGIN, 0, _WITHIN) < 0 else BYTES_OF_KEY)
-
-
 def id_of(stored: bytes) -> str | None:
     """The id of a message with a key; ``None`` if it has no key. *stored* is how it is in Redis."""
-    begin = stored.find(_BEGIN, 0, _WITHIN)
+    begin = stored.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN)
     match = None if begin < 0 else _ID.match(stored, begin)
     return None if match is None else match[1].decode()
 
@@ -257,8 +316,41 @@ def field_until_ack(payload: bytes) -> str | None:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
     # Each message that is taken goes through this. Most that have a key hold it only until then.
-    begin = payload.find(_BEGIN, 0, _WITHIN)
-    if begin < 0 or payload.startswith(b"w", begin + len(_BEGIN)):
+    begin = payload.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN)
+    if begin < 0 or payload.startswith(b"w", begin + len(UNIQUE_BEGIN)):
         return None
     match = _MEMBER.match(payload, begin)
     return None if match is None else match[1].decode()
+
+
+def check_unique(store: Store, queues: Sequence[str], begin_at: dict[str, Sequence[bytes]]) -> None:
+    """Free keys that no message holds any more, and release messages that wait for them. Looks at some keys
+    of those of *queues* that have any. Makes one or two round trips.
+
+    Arguments:
+        begin_at: queue -> where to begin. It is kept from one call to the next.
+    """
+    keys = {queue: store.keys(queue) for queue in queues}
+    looks = (
+        (("EXISTS", each.unique, each.running), ("ZCOUNT", each.schedule, "+inf", "+inf"))
+        for each in keys.values()
+    )
+    counts = answers(store.server, (command for both in looks for command in both))
+    some = [queue for queue, *found in zip(queues, counts[::2], counts[1::2], strict=True) if any(found)]
+    calls: list[ScriptCall] = [
+        (
+            CHECK_UNIQUE,
+            (keys[queue].wake, keys[queue].ready),
+            (store.separator, CHECKED_PER_SCRIPT, *begin_at.pop(queue, (b"0", b"0", b"0"))),
+        )
+        for queue in some
+    ]
+    begin_at.update(zip(some, run_each(store.server, calls), strict=True))
+
+
+def _checking(upkeep: Upkeep) -> Doing:
+    begin_at: dict[str, Sequence[bytes]] = {}
+    return lambda turn: check_unique(upkeep.store, turn.queues, begin_at)
+
+
+CHORES = (Chore("free unique keys that no message holds", _checking),)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.broker.portions import RoundTrips
+from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import CLAIM, RELIST, ScriptCall, run_each, try_each
 from kombu_redisdelay.broker.server.wire import answers
 
@@ -323,3 +323,19 @@ def _note_unknown(store: Store, found: Found, names: Mapping[str, Sequence[bytes
         found.add(queue, Unlisted(is_unknown=True))
     if unknown and not only_looks:
         store.remember(*unknown)
+
+
+def _searching(upkeep: Upkeep) -> Doing:
+    relisting = Relisting(upkeep.store, upkeep.recoverer.name, upkeep.clock())
+
+    def go_on(turn: Turn) -> RoundTrips[None]:
+        if not turn.are_new:
+            relisting.search_at_once(upkeep.lost)
+            upkeep.lost.clear()
+            searched = yield from relisting.go_on(turn.all_queues, upkeep.clock())
+            upkeep.searched.update(searched)
+
+    return go_on
+
+
+CHORES = (Chore("list again what no key lists", _searching, is_for_all=True),)

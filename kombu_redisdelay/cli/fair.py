@@ -15,8 +15,11 @@ from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.cli.remarks import in_a_line
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.doctor.fairness import check_prefetch_of_fair, check_use_of_keys
-from kombu_redisdelay.operations.doctor.limits import check_stock_workers_of_fair
+from kombu_redisdelay.operations.doctor.limits import (
+    check_prefetch_of_fair,
+    check_stock_workers_of_fair,
+    check_use_of_keys,
+)
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, queue_keys
 from kombu_redisdelay.words import made, number_of
 

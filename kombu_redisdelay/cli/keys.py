@@ -20,7 +20,7 @@ from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
 from kombu_redisdelay.operations import key_columns
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.doctor.fairness import check_use_of_keys
+from kombu_redisdelay.operations.doctor.limits import check_use_of_keys
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import (
     KEY_COLUMNS,

@@ -1,51 +1,28 @@
--- Looks at some keys of a fair queue. Frees what is counted for messages that are not unacked any more: a
--- program that does not count has acked or taken them. Lets keys have their turns again that are at no limit
--- any more, because the limits were changed, and puts right how long others wait. Forgets rates of which
--- nothing is used. Puts right what is left when some of the keys of the queue were lost.
+-- Looks at some keys of a fair queue. Lets keys have their turns again that are at no limit any more, because
+-- the limits were changed, and puts right how long others wait. Forgets rates of which nothing is used. Puts
+-- right what is left when some of the keys of the queue were lost.
 --
 -- KEYS[1]  limits (hash `control`)
 -- KEYS[2]  wake zset
--- ARGV[1]  how many to look at, of what is counted and of the keys at a limit
--- ARGV[2]  where to begin with what is counted: "0", or what the last call returned
--- ARGV[3]  the same for the keys at a limit
--- ARGV[4]  "1": lists without a turn were looked for just now (relist.lua)
--- ARGV[5+] the priority steps
+-- ARGV[1]  how many of the keys at a limit to look at
+-- ARGV[2]  where to begin with them: "0", or what the last call returned
+-- ARGV[3]  "1": lists without a turn were looked for just now (relist.lua)
+-- ARGV[4+] the priority steps
 --
--- Returns  where to begin the next time with what is counted, and with the keys at a limit; 1 if there may be
---          lists without a turn: the caller looks for them, and calls again; 1 if what is unacked has to be
---          counted anew: nothing is taken before the caller has done that (count_keys.lua)
+-- Returns  where to begin the next time; 1 if there may be lists without a turn: the caller looks for them,
+--          and calls again; 1 if what is unacked has to be counted anew: nothing is taken before the caller
+--          has done that (count_keys.lua)
 --
 -- Keeps: no message is moved.
 
 -- include: fair_limits
 -- include: fair_count
 -- include: fair_counting
--- include: holders
 
 -- Keys with unacked messages that are looked at together.
 local MOST_ACTIVE = 1000
 
 local base, count = base_of(KEYS[1]), ARGV[1]
-
-local function check_unacked(cursor)
-  -- Of a small hash, Redis returns all. What is not released now is found the next time.
-  local scan, left = redis.call('HSCAN', base .. 'unacked-keys', cursor, 'COUNT', count), 2 * tonumber(count)
-  local holders = {}
-  for i = 1, #scan[2], 2 do
-    local consumer, tag = string.match(scan[2][i], '^(.*)\30(.*)$')
-    local unacked = consumer and base .. 'unacked:' .. consumer
-    if not consumer then
-      redis.call('HDEL', base .. 'unacked-keys', scan[2][i])
-    elseif left > 0 and redis.call('HEXISTS', unacked, tag) == 0 then
-      release_key(base, unacked, tag)
-      left = left - 1
-    elseif left > 0 and holders[#holders] ~= consumer then
-      holders[#holders + 1] = consumer
-    end
-  end
-  list_holders(base, holders)
-  return scan[1]
-end
 
 -- Whether any key has limits of its own is told in another hash, too: that one may have been lost.
 local function check_own_limits()
@@ -113,7 +90,8 @@ local function check_limited(cursor)
   return scan[1]
 end
 
-local unacked_cursor, is_counting = check_unacked(ARGV[2]), check_active()
-local limited_cursor = check_limited(ARGV[3])
-local differs = check_counts(base, { unpack(ARGV, 5) }, clock_us(), ARGV[4] == '1')
-return { unacked_cursor, limited_cursor, differs and 1 or 0, is_counting }
+local is_counting, cursor = check_active(), check_limited(ARGV[2])
+local differs = check_counts(base, { unpack(ARGV, 4) }, clock_us(), ARGV[3] == '1')
+-- Where takes looked in a release before 0.1 for what was acked without counting.
+redis.call('UNLINK', base .. 'earlier')
+return { cursor, differs and 1 or 0, is_counting }

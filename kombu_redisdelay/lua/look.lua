@@ -39,19 +39,10 @@ local function first_fair_step(queue, lists)
   end
 end
 
-local function first_at_us(zset)
-  return tonumber(redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2])
-end
-
--- Microseconds until the first of its keys may go on by its rate, or a take looks at what was taken earlier;
--- -1 if there is none, or if another consumer comes for it (include/fair_limits.lua).
+-- Microseconds until the first of its keys may go on by its rate; -1 if there is none, or if another consumer
+-- comes for it (include/fair_limits.lua).
 local function until_alarm_us(base)
-  local alarm_us = first_at_us(base .. 'alarms')
-  if redis.call('EXISTS', base .. 'limited') == 1 then
-    -- See include/fair_earlier.lua.
-    local look_us = first_at_us(base .. 'earlier')
-    alarm_us = alarm_us and look_us and math.min(alarm_us, look_us) or alarm_us or look_us
-  end
+  local alarm_us = tonumber(redis.call('ZRANGE', base .. 'alarms', 0, 0, 'WITHSCORES')[2])
   local watcher, watched_us = unpack(redis.call('HMGET', base .. 'control', 'key_watcher', 'key_watched_us'))
   watched_us = watcher and watcher ~= consumer and tonumber(watched_us) or 0
   if alarm_us and watched_us > now_us and watched_us <= alarm_us then

@@ -24,7 +24,7 @@ from time import monotonic
 from redis.exceptions import RedisError, ResponseError
 
 from kombu_redisdelay.broker import waits
-from kombu_redisdelay.broker.maintenance import UNUSED_AT_ONCE, forget_unused, record
+from kombu_redisdelay.broker.known_queues import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.server.scripts import try_each

@@ -13,17 +13,20 @@ from kombu_redisdelay.broker.keeping import OlderLetter
 from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, QueueNames
-from kombu_redisdelay.operations.allocated import LEAST_OF_ALLOCATED, NODE_BYTES, Allocator, allocator_of
 from kombu_redisdelay.operations.content import Content, has_expired, message_of
 from kombu_redisdelay.operations.estimate import (
+    LEAST_OF_ALLOCATED,
     MESSAGES_COMPRESSED,
     NO_TASK,
+    NODE_BYTES,
     NOT_A_MESSAGE,
     TASK,
     UNSEEN,
+    Allocator,
     Looked,
     Share,
     Whole,
+    allocator_of,
     lacks_large,
     large_from,
     saved_by_zlib,

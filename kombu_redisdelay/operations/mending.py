@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
+from kombu_redisdelay.broker.fair_counts import check_fair
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
-from kombu_redisdelay.broker.limits import check_fair
-from kombu_redisdelay.broker.maintenance import mend_schedules
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.schedule import mend_schedules
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import Found, Unlisted, search
@@ -52,7 +52,7 @@ def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
         if count := give_times(store, options, name):
             found.add(name, Unlisted(scheduled=count))
     miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
-    check_fair(store, miscounted_ones, {}, searched=miscounted_ones)
+    finish(check_fair(store, miscounted_ones, {}, searched=miscounted_ones))
     return found
 
 

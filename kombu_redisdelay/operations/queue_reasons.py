@@ -1,9 +1,131 @@
-"""Says in a word why messages wait."""
+"""Why the messages of a queue wait: in a word, and of which tasks and consumers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from typing import NamedTuple
+
+from kombu_redisdelay.broker.message import from_ms
+from kombu_redisdelay.broker.options import ISOLATED_FOR
+from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
+from kombu_redisdelay.broker.processes import has_ended, process_of
+from kombu_redisdelay.broker.server.scripts import FIND_ISOLATED, ScriptCall, run_each
+from kombu_redisdelay.broker.server.wire import answers
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unknown_tasks import find_waiting
+from kombu_redisdelay.words import printable
+
+
+def with_lease(store: Store, names: Collection[str]) -> dict[str, list[bytes]]:
+    """Queue or partition -> the consumers whose lease lasts."""
+    now_ms = store.now_ms()
+    commands = (("ZRANGEBYSCORE", store.keys(name).consumers, now_ms, "+inf") for name in names)
+    return dict(zip(names, answers(store.server, commands), strict=True))
+
+
+def deserted(store: Store, names: Collection[str]) -> set[str]:
+    """The queues and partitions whose consumers were all processes of this machine that have ended. Their
+    leases last for a while."""
+    if not names:
+        return set()
+    is_over = cache(has_ended)
+    return {
+        name
+        for name, some in with_lease(store, names).items()
+        if some and all(is_over(process_of(consumer.decode(errors="replace"))) for consumer in some)
+    }
+
+
+#: Queues that are looked at in one round trip.
+QUEUES_PER_CALL = 100
+
+
+def isolated(store: Store, waiting: Mapping[str, int], holding: Sequence[str]) -> set[str]:
+    """Those of the queues *waiting* whose consumers each have an isolated message.
+
+    Arguments:
+        waiting: queue or partition -> how many consumers it has.
+        holding: the queues and partitions where isolated messages are looked for. One may be of another
+            queue than waits, because its consumer takes nothing from any of its queues.
+    """
+    if not (waiting and store.isolated_after):
+        return set()
+    consumers = _with_isolated(store, holding)
+    few = [name for name, count in waiting.items() if count <= len(consumers)]
+    if not few:
+        return set()
+    leases = with_lease(store, few)
+    return {name for name, some in leases.items() if some and consumers.issuperset(some)}
+
+
+def _with_isolated(store: Store, names: Iterable[str]) -> set[bytes]:
+    """The consumers that have an isolated message of one of *names*."""
+    found: set[bytes] = set()
+    for some in portions(names, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
+        found.update(*run_each(store.server, [_call(store, name) for name in some]))
+    return found
+
+
+def _call(store: Store, name: str) -> ScriptCall:
+    keys = store.keys(name)
+    return (
+        FIND_ISOLATED,
+        (keys.consumers,),
+        (keys.unacked(""), store.isolated_after, round(ISOLATED_FOR * 1_000_000)),
+    )
+
+
+#: Seconds within which a worker that knows a task and has room takes it.
+PATIENCE = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTask:
+    """A task of which messages wait for a worker that knows it.
+
+    Attributes:
+        task: its name, safe to print. Of a very long name, ``#`` and its SHA-1.
+        since: since when the oldest of them waits, in UTC, by the server's clock.
+    """
+
+    queue: str
+    task: str
+    since: datetime
+
+
+def unknown_tasks(store: Store, queues: Sequence[str]) -> list[UnknownTask]:
+    """The tasks of which messages have waited in *queues* for longer than :data:`PATIENCE`, at most a hundred
+    of each queue and partition. A message that a worker does not know waits for one that does; if that takes
+    longer, no worker of the queue knows the task, or none of those that do has room."""
+    names = {name: queue for queue in queues for name in store.partitions.names(queue)}
+    there = answers(store.server, (("EXISTS", store.keys(name).unknown) for name in names))
+    some = [name for name, exists in zip(names, there, strict=True) if exists]
+    oldest: dict[tuple[str, str], int] = {}
+    for name, task, since_ms in _waiting_for_long(store, some):
+        which = names[name], printable(task)
+        oldest[which] = min(since_ms, oldest.get(which, since_ms))
+    return [UnknownTask(queue, task, from_ms(ms)) for (queue, task), ms in oldest.items()]
+
+
+def with_unknown_tasks(store: Store, names: Sequence[str]) -> set[str]:
+    """The queues and partitions among *names* of which :func:`unknown_tasks` has some. All of *names* list
+    tasks, but also messages that do not wait any more."""
+    return {name for name, _, _ in _waiting_for_long(store, names)}
+
+
+def _waiting_for_long(store: Store, names: Sequence[str]) -> Iterable[tuple[str, str, int]]:
+    """Names, tasks as they are listed, and since when the oldest message of them waits."""
+    if not names:
+        return
+    before_ms = store.now_ms() - PATIENCE * 1000
+    for name, (waiting, _) in find_waiting(store, dict.fromkeys(names, "")).items():
+        for each in waiting:
+            if each.since_ms is not None and each.since_ms <= before_ms:
+                yield name, each.task, each.since_ms
+
 
 PAUSED = "paused"
 NO_CONSUMER = "no consumer"

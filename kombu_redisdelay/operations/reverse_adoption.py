@@ -16,9 +16,9 @@ from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import run_each
 from kombu_redisdelay.broker.server.wire import answers
-from kombu_redisdelay.operations.consumers import with_lease
 from kombu_redisdelay.operations.content import Content, with_eta
 from kombu_redisdelay.operations.mending import give_times, lost_times
+from kombu_redisdelay.operations.queue_reasons import with_lease
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 
 

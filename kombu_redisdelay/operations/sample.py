@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.server.wire import Command, answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.allocated import NODE_BYTES
+from kombu_redisdelay.operations.estimate import NODE_BYTES
 
 #: Messages that one command reads, and bytes that it reads on average, at most.
 MESSAGES_PER_READ, BYTES_PER_READ = 8, 64 * 1024

@@ -17,7 +17,6 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, named, run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.consumers import deserted
 from kombu_redisdelay.operations.fairness import (
     Fairness,
     Lanes,
@@ -25,7 +24,6 @@ from kombu_redisdelay.operations.fairness import (
     lanes_of,
     since_ms_of,
 )
-from kombu_redisdelay.operations.isolated import isolated
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
 from kombu_redisdelay.operations.queue_reasons import (
     ISOLATED,
@@ -35,10 +33,12 @@ from kombu_redisdelay.operations.queue_reasons import (
     PREFETCH,
     UNKNOWN,
     Facts,
+    deserted,
     first,
+    isolated,
     reason_of,
+    with_unknown_tasks,
 )
-from kombu_redisdelay.operations.unknown_tasks import with_unknown_tasks
 from kombu_redisdelay.public import public
 
 T = TypeVar("T")

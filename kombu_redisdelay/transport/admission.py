@@ -1,4 +1,4 @@
-"""What is refused when it is published: what is for a full queue, is too large, or has a wrong fair key.
+"""What is refused when it is published: what is for a full queue, or is too large.
 
 Only new work is: its publisher is there to hear of it, and nothing waits for it yet. What follows of work
 that was accepted before is not.
@@ -19,21 +19,14 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from kombu_redisdelay.broker.fair_keys import member_of
 from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.outgoing import Outgoing
 from kombu_redisdelay.broker.processes import in_each_child
 from kombu_redisdelay.public import public
-from kombu_redisdelay.words import number_of, printable, shortened
+from kombu_redisdelay.words import number_of, shortened
 
 logger = logging.getLogger(__name__)
-
-#: Headers of Celery's tasks. A retry has the first one, what a task publishes (and what comes after it in a
-#: chain, its callbacks, the body of a chord) the second, and members of a group but for the first the third.
-_FOLLOWS = ("retries", "parent_id", "group_index")
-
-#: What AMQP calls a message that need not outlive the server. Celery's events and replies are such.
-TRANSIENT = 1
 
 #: Seconds for which a process goes by a length that it has read.
 FRESH_FOR = 0.1
@@ -57,20 +50,12 @@ _warned: set[str] = set()
 in_each_child(_warned.clear)
 
 
-def is_new_work(message: Mapping[str, Any]) -> bool:
-    """Whether *message* may be refused. Answers and events may not."""
-    headers, properties = message["headers"] or {}, message["properties"]
-    if "task" in headers:
-        return not any(map(headers.get, _FOLLOWS))
-    return properties.get("delivery_mode") != TRANSIENT and not properties.get("correlation_id")
-
-
-def name_of(message: Mapping[str, Any]) -> str:
+def name_of(message: Outgoing) -> str:
     """What people know *message* by: its task, else where it goes. It has a bounded length."""
-    task = (message["headers"] or {}).get("task")
+    task = message.headers.get("task")
     if task:
         return f"task {shortened(str(task))}"
-    info = message["properties"].get("delivery_info") or {}
+    info = message.properties.get("delivery_info") or {}
     return f"a message for {shortened(str(info.get('routing_key') or info.get('exchange') or ''))}"
 
 
@@ -273,15 +258,16 @@ class Sizes:
         self._limit = options.message_size_limit or math.inf
         self.noted = min(self._warning, self._limit)
 
-    def check(self, message: Mapping[str, Any], size: int) -> None:
-        """Look at a *message* of *size* bytes, as it will be in Redis, which are more than :attr:`noted`.
+    def check(self, message: Outgoing) -> None:
+        """Look at a *message* whose text has more bytes than :attr:`noted`.
 
         Raises:
             ValueError: it is new work and above the limit.
         """
+        size = len(message.text)
         name, bound = name_of(message), f"message_size_warning is {self._warning:,}"
         if size > self._limit:
-            if is_new_work(message):
+            if message.is_new_work:
                 raise ValueError(
                     f"{name} was not published: its message has {size:,} bytes, and message_size_limit is "
                     f"{self._limit:,}. {ADVICE}"
@@ -295,23 +281,3 @@ class Sizes:
             _warned.clear()
         _warned.add(name)
         logger.warning("Large message: %s has %s bytes (%s). %s.", name, f"{size:,}", bound, ADVICE)
-
-
-def published_key(message: Mapping[str, Any]) -> str | None:
-    """What *message* says of its key; ``None`` if it has none.
-
-    Raises:
-        ValueError: a header of new work is invalid. The error names it and the value.
-    """
-    headers = message["headers"]
-    if not headers:
-        return None
-    try:
-        return member_of(headers)
-    except ValueError as exc:
-        if is_new_work(message):
-            raise
-        # A retry, or what a task publishes, has the headers of that task, which another transport may have
-        # published. Nobody there could handle an error.
-        logger.warning("Published without a key: %s", printable(str(exc)))
-        return None

@@ -93,7 +93,9 @@ class Channel(PublishingChannel):
             recoverer = Recoverer(self.store, name, options, watch)
             unnoted = self.auto_delete_queues
             self._maintenance = Maintenance(
-                self.store, recoverer, options, policy.look_interval, unnoted=unnoted
+                *(self.store, recoverer, options, policy.look_interval),
+                unnoted=unnoted,
+                limited=self._consumer.limited,
             )
             self._consumer_to_stop = self._consumer
             warn_of_eviction(self.store.server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -132,7 +132,7 @@ class ConnectingChannel(redis.Channel):
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        # kombu makes a new client for each call, and each client adds a listener to the credential provider.
+        # Not ``client_for_each_call``, as kombu.
         yield client or self._stock_client
 
     @staticmethod
@@ -146,12 +146,12 @@ class ConnectingChannel(redis.Channel):
         self._store = None
         self.__dict__.pop("_stock_client", None)
 
-    def _wait_for(self, what: Hashable, do: Callable[[], _Result]) -> _Result:
+    def _wait_for(self, do: Callable[[], _Result], queue: str | None) -> _Result:
         """Call *do*, which may be repeated if nothing was done. Where there may be a failover, wait for it,
         except in a thread that consumes.
 
         Arguments:
-            what: the slot that it needs.
+            queue: one of the slot that it needs; ``None`` for the slot of bindings.
         """
         patience = self.connection.patience
         if patience is None or self.connection.is_workers:
@@ -167,5 +167,6 @@ class ConnectingChannel(redis.Channel):
                 except ResponseError as exc:
                     raise as_publisher_sees(exc) from None
 
+        what = "bindings" if queue is None else self.store.slot(queue)
         result: _Result = patience.wait_for(what, hurry)
         return result

@@ -104,7 +104,7 @@ class DeclaringChannel(ConnectingChannel):
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
         declare = super().queue_declare
-        return self._wait_for(self.store.slot(queue or ""), lambda: declare(queue, *args, **kwargs))
+        return self._wait_for(lambda: declare(queue, *args, **kwargs), queue or "")
 
     def lasts(self, queue: str) -> bool:
         """Whether *queue* neither expires nor goes with its consumer, as far as this channel knows."""
@@ -302,4 +302,4 @@ class DeclaringChannel(ConnectingChannel):
 
     def _wait_to_bind(self, do: Callable[[], _Result]) -> _Result:
         """Call what reads or notes bindings. On a cluster, all of them are in one slot."""
-        return self._wait_for("bindings", do)
+        return self._wait_for(do, None)

@@ -19,7 +19,8 @@ from kombu_redisdelay.transport.consumed_queues import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
 from kombu_redisdelay.transport.refused import Asked, Call, Refused, served
 from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
-from kombu_redisdelay.transport.tasks import is_exit, note_end_of_the_loop
+from kombu_redisdelay.transport.tasks import is_exit
+from kombu_redisdelay.transport.upstream import note_end_of_the_loop
 
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.maintenance import Maintenance

@@ -1,4 +1,4 @@
-"""Messages that wait to be published together: an outbox, and those who fill one.
+"""Who publishes messages together: fills an outbox, and has a channel send it.
 
 These are a ``with batch(app)`` block, and ``Producer.batch`` of kombu 5.7.
 """
@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
@@ -19,104 +19,24 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.message import message_id
-from kombu_redisdelay.broker.publish_calls import Call
+from kombu_redisdelay.broker.outgoing import Outbox, Outgoing
 from kombu_redisdelay.broker.server.wire import checked
 from kombu_redisdelay.public import public
 from kombu_redisdelay.transport.admission import QueueFull
-from kombu_redisdelay.transport.keyed_message import KeyedMessage
 
 #: How many messages are held back at most.
 PORTION = 500
 
-#: How many bytes of messages are held back at most, without the last one. A process needs two to three times
+#: How many bytes of messages are held back at most, without the last one. A process needs three to four times
 #: as much memory for them.
 PORTION_BYTES = 4 * 1024 * 1024
 
 
-class Routed(NamedTuple):
-    """A message, and the exchange and the routing key that it was routed by."""
-
-    message: dict[str, Any]
-    exchange: str
-    routing_key: str
-
-
-class OutboxCall(NamedTuple):
-    """A call that publishes a message to *queue*. The connection that sends it may know nothing of the queue:
-    all that it needs is here.
-
-    Attributes:
-        routed: what is to be routed again if the bindings have changed, and the server did not run the call
-            for that reason; ``None`` if it runs in any case.
-        keyed: the message, if it has a key.
-        most: how many messages the queue may have, if it may refuse this one.
-        is_to_note: whether the queue is noted as one in use.
-    """
-
-    queue: str
-    call: Call
-    routed: Routed | None = None
-    keyed: KeyedMessage | None = None
-    most: int | None = None
-    is_to_note: bool = False
-
-
 class Refused(NamedTuple):
-    """A call that the server refused.
+    """A message that the server refused for one of its queues. Others may have it."""
 
-    Attributes:
-        message: number of the message among those of the outbox, from 0. It may have other calls.
-    """
-
-    message: int
+    message: Outgoing
     error: ResponseError
-
-
-class Outbox:
-    """Messages on their way to queues, and to fanout exchanges. A channel puts them here, and sends them.
-
-    Attributes:
-        calls: those that publish to queues, each with the number of its message.
-        commands: kombu's commands for fanout exchanges: the method of a client, and its arguments.
-        size: bytes of the messages, about. One that goes to two queues counts twice.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, OutboxCall]] = []
-        self.commands: list[tuple[str, tuple[Any, ...]]] = []
-        self.size = 0
-        self._messages = 0
-
-    def __len__(self) -> int:
-        return len(self.calls) + len(self.commands)
-
-    @contextmanager
-    def one_message(self) -> Iterator[None]:
-        """What is added in the ``with`` block is of one message, which goes to all of its queues or to
-        none: after an exception, nothing is added."""
-        calls, commands, size = len(self.calls), len(self.commands), self.size
-        try:
-            yield
-        except BaseException:
-            del self.calls[calls:], self.commands[commands:]
-            self.size = size
-            raise
-        self._messages += 1
-
-    def add_call(self, call: OutboxCall) -> None:
-        self.calls.append((self._messages, call))
-        self.size += _size(call.call[2])
-
-    def add(self, name: str, *args: Any) -> None:
-        """Add a command for a fanout exchange. kombu calls this."""
-        self.commands.append((name, args))
-        self.size += _size(args)
-
-    def clear(self) -> None:
-        self.calls.clear()
-        self.commands.clear()
-        self._messages = self.size = 0
 
 
 class Sender(Protocol):
@@ -125,7 +45,9 @@ class Sender(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def add_to(self, outbox: Outbox, message: dict[str, Any], **kwargs: Any) -> None:
+    def add_to(
+        self, outbox: Outbox, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any
+    ) -> None:
         """Route *message*, and put it into *outbox*.
 
         Raises:
@@ -133,7 +55,7 @@ class Sender(Protocol):
         """
 
     def send(self, outbox: Outbox) -> list[Refused]:
-        """Publish all of *outbox*, in one round trip, or in two if there is fanout. It is empty afterwards.
+        """Publish all of *outbox*, in one round trip, or in two if there is fanout.
 
         Returns:
             What the server refused. The other messages are published.
@@ -202,8 +124,6 @@ class Block:
         self._progress = progress
         self._events = events
         self._outbox = Outbox()
-        #: Ids of the messages that are held back, ``None`` for an event.
-        self._ids: list[str | None] = []
         #: The channel that has routed the latest messages.
         self._channel: Sender | None = None
         #: Why it cannot go on. Celery swallows some exceptions, such as those of its events.
@@ -212,7 +132,8 @@ class Block:
         self.tables: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        return f"<batch: {self.published} messages published, {len(_named(self._ids))} held back>"
+        held = len(self._ids(self._outbox.messages))
+        return f"<batch: {self.published} messages published, {held} held back>"
 
     def is_for(self, broker: Connection) -> bool:
         """Whether the caller has entered this block, and it is for *broker*."""
@@ -220,9 +141,9 @@ class Block:
 
     def holds(self, ids: Collection[str]) -> bool:
         """Whether a message with one of *ids* is held back."""
-        return not set(self._ids).isdisjoint(ids)
+        return not set(self._ids(self._outbox.messages)).isdisjoint(ids)
 
-    def publish(self, channel: Sender, message: dict[str, Any], *, exchange: str, **kwargs: Any) -> None:
+    def publish(self, channel: Sender, message: dict[str, Any], exchange: str, routing_key: str) -> None:
         """Route a message, by what *channel* knows, and hold it back.
 
         Raises:
@@ -232,9 +153,8 @@ class Block:
         """
         self._check_usable()
         self._channel = channel
-        channel.add_to(self._outbox, message, exchange=exchange, **kwargs)
-        self._ids.append(None if exchange == self._events else message_id(message))
-        if len(self._ids) >= PORTION or self._outbox.size >= PORTION_BYTES:
+        channel.add_to(self._outbox, message, exchange, routing_key)
+        if len(self._outbox.messages) >= PORTION or self._outbox.size >= PORTION_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -259,13 +179,12 @@ class Block:
             raise self._failure
 
     def _send(self) -> None:
-        ids, self._ids = self._ids, []
         outbox, self._outbox = self._outbox, Outbox()
         # A message that has to be routed anew needs the bindings of now.
         self.tables.clear()
-        if not ids:
+        if not outbox.messages:
             return
-        named = _named(ids)
+        named = self._ids(outbox.messages)
         is_sending = False
         # What is told of these messages, such as results of those that were dropped, goes out at once.
         token = current.set(None)
@@ -279,7 +198,7 @@ class Block:
             raise BatchPublishError(exc, self.published, unpublished=named) from exc
         finally:
             current.reset(token)
-        unpublished = _named(ids[message] for message in dict.fromkeys(each.message for each in refused))
+        unpublished = self._ids(dict.fromkeys(each.message for each in refused))
         self.published += len(named) - len(unpublished)
         if refused:
             first = refused[0].error
@@ -311,14 +230,12 @@ class Block:
     def close(self) -> None:
         """Forget what is held back, and the error: it refers to the frames of the callers, and they to this
         block. Such a cycle keeps their locals until the garbage collector comes."""
-        self._outbox.clear()
-        self._ids.clear()
+        self._outbox = Outbox()
         self._failure = None
 
-
-def _named(ids: Iterable[str | None]) -> list[str]:
-    """*ids* without those of events."""
-    return [id for id in ids if id is not None]
+    def _ids(self, messages: Iterable[Outgoing]) -> list[str]:
+        """The ids of *messages*, without those of events."""
+        return [each.id for each in messages if each.routed_by[0] != self._events]
 
 
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)
@@ -334,7 +251,10 @@ def blocks() -> Iterator[Block]:
 
 def block_for(broker: Connection) -> Block | None:
     """The block for *broker* that the caller has entered, if any."""
-    return next((block for block in blocks() if block.is_for(broker)), None)
+    block = current.get()
+    while block is not None and not block.is_for(broker):
+        block = block.outer
+    return block
 
 
 class ProducerBatch:
@@ -388,7 +308,8 @@ class ProducerBatch:
             raise
 
     def _flush(self) -> None:
-        refused = [refused.error for refused in self.channel.send(self._outbox)]
+        outbox, self._outbox = self._outbox, Outbox()
+        refused = [refused.error for refused in self.channel.send(outbox)]
         try:
             checked(refused)
         finally:
@@ -397,7 +318,7 @@ class ProducerBatch:
 
     def discard(self) -> None:
         """Forget the messages that were not published."""
-        self._outbox.clear()
+        self._outbox = Outbox()
 
     def close(self) -> None:
         """Close the batch. Messages that were not flushed are forgotten."""
@@ -406,10 +327,6 @@ class ProducerBatch:
     def _check_usable(self) -> None:
         if self._failure:
             raise exceptions.BatchPublishError(f"a batch that has failed cannot go on: {self._failure}")
-
-
-def _size(arguments: Sequence[Any]) -> int:
-    return sum(len(argument) for argument in arguments if isinstance(argument, (str, bytes)))
 
 
 def _running() -> tuple[Any, ...]:

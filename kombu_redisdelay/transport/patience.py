@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
+from kombu_redisdelay.broker.outgoing import Addressed
 from kombu_redisdelay.broker.server.wire import NothingDone, Unreachable
 from kombu_redisdelay.public import public
 from kombu_redisdelay.refusals import refusal_of
@@ -135,25 +136,26 @@ class PartlyPublishedError(OperationalError):
         )
 
 
-def put_into_each(queues: Sequence[str], put: Callable[[str], None]) -> None:
-    """Call *put* for each of *queues*. If some have the message and the server refuses, only the rest is
-    tried again, for :data:`~kombu_redisdelay.transport.patience.PATIENCE` at most.
+def put_into_each(addressed: Sequence[Addressed], put: Callable[[Addressed], None]) -> None:
+    """Call *put* for each queue of a message. If some have it and the server refuses, only the rest is tried
+    again, for :data:`~kombu_redisdelay.transport.patience.PATIENCE` at most.
 
     Raises:
         RedisError: the first queue has not got the message, so none has.
         PartlyPublishedError: some have it.
     """
     until: float | None = None
-    for number, queue in enumerate(queues):
+    for number, each in enumerate(addressed):
         while True:
             try:
-                put(queue)
+                put(each)
                 break
             except RedisError as exc:
                 if not number:
                     raise
                 until = until or monotonic() + PATIENCE
                 if not _may_be_over(exc) or monotonic() >= until:
+                    queues = [each.queue for each in addressed]
                     raise PartlyPublishedError(queues[:number], queues[number:], exc) from exc
             sleep(PAUSE)
 

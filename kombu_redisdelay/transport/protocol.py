@@ -1,6 +1,7 @@
 """Finds a part of a message that has a wrong type by Celery's task protocol, version 1 or 2.
 
-Celery does not check the types. It fails where it needs the part: in the callback, but also when its pool has
+Celery does not check the types (``unchecked_types`` of :mod:`~kombu_redisdelay.transport.upstream`).
+It fails where it needs the part: in the callback, but also when its pool has
 room, or in a result or a timer of the pool, long after the callback has returned. Some of these errors end
 the worker, and others make it forget the message. So every part with which Celery fails is refused here. An
 odd part that Celery accepts is left alone: it works with ``redis://``, too. Where another language has its
@@ -144,19 +145,11 @@ class _Parts:
         return None
 
 
-def _is_never(value: Any) -> bool:
-    return False
-
-
-def _means_nothing(value: Any) -> Any:
-    return _NOTHING
-
-
 def _part(
     words: str,
     *types: type,
-    also: Callable[[Any], bool] = _is_never,
-    meant: Callable[[Any], Any] = _means_nothing,
+    also: Callable[[Any], bool] = lambda value: False,
+    meant: Callable[[Any], Any] = lambda value: _NOTHING,
 ) -> _Part:
     """A part that may be missing."""
     return _Part(
@@ -222,33 +215,26 @@ def _is_limit(value: Any) -> bool:
     return value is None or (isinstance(value, (int, float)) and abs(value) < LONGEST_LIMIT)
 
 
-def _are_names(value: Any) -> bool:
-    return not value or (isinstance(value, _LIST) and all(map(_is_text, value)))
-
-
 def _is_absent(value: Any) -> bool:
     return not value
 
 
-def _are_signatures(value: Any) -> bool:
-    return not value or (isinstance(value, _LIST) and all(map(_is_signature, value)))
+def _list_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """What says whether a value is such a list, or absent."""
+    return lambda value: not value or (isinstance(value, _LIST) and all(map(is_right, value)))
 
 
 def _is_signature(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("task"), str)
 
 
-def _is_chord(value: Any) -> bool:
-    return not value or _is_signature(value)
-
-
 #: Ids of Celery are strings. Without a result backend it takes numbers, too.
 _ID = _part("a string", str, int, float)
 _GROUP = _part("a string", str, int, float, also=_is_absent)
 _TEXT = _part("a string", str)
-_TASK = _Part("a string", frozenset({str}), _is_text, _means_nothing)
+_TASK = _Part("a string", frozenset({str}), _is_text, lambda value: _NOTHING)
 _OBJECT = _part("an object", dict, also=_is_absent)
-_SIGNATURES = _part("a list of signatures of tasks", also=_are_signatures)
+_SIGNATURES = _part("a list of signatures of tasks", also=_list_of(_is_signature))
 
 _OF_TASK = {
     "task": _TEXT,
@@ -264,7 +250,7 @@ _OF_EMBEDDED = {
     "callbacks": _SIGNATURES,
     "errbacks": _SIGNATURES,
     "chain": _SIGNATURES,
-    "chord": _part("a signature of a task", also=_is_chord),
+    "chord": _part("a signature of a task", also=lambda value: not value or _is_signature(value)),
 }
 
 _OF_BODY = {
@@ -281,7 +267,7 @@ _HEADERS = _Parts(
         **_OF_TASK,
         "task": _TASK,
         "shadow": _part("a string", str, also=_is_absent, meant=_meant_text),
-        "stamped_headers": _part("a list of strings", also=_are_names),
+        "stamped_headers": _part("a list of strings", also=_list_of(_is_text)),
         "stamps": _OBJECT,
     },
     needs=("id",),

@@ -22,9 +22,8 @@ from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
     MalformedMessage,
     check,
-    eta_ms,
-    mark_delivery,
     message_id,
+    opened,
 )
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.words import cut, in_a_line, printable
@@ -197,13 +196,11 @@ def _report_failure(delivery: Delivery, error: ResponseError) -> None:
 
 
 def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageOf) -> Received:
-    payload = _decode(delivery.payload)
-    at_ms = _eta_ms(payload["headers"])
+    payload, at_ms, members = opened(_decoded(delivery.payload))
     if at_ms > now_ms and delivery.needs_ack:
         properties = payload["properties"]
         properties["delivery_tag"] = properties.get("delivery_tag") or delivery.tag
         raise _NotDue(message_id(payload), at_ms)
-    members = mark_delivery(payload)
     if members.key is None and (KEY_HEADER in payload["headers"] or WEIGHT_HEADER in payload["headers"]):
         _warn_of_key(payload["headers"], delivery.queue)
     payload["properties"]["delivery_tag"] = delivery.tag
@@ -254,9 +251,8 @@ def message_in_schedule(payload: bytes) -> virtual.Message:
     Raises:
         MalformedMessage: it is not a message.
     """
-    decoded = _decode(payload)
+    decoded, _, _ = opened(_decoded(payload))
     decoded["properties"].setdefault("delivery_tag", "")
-    mark_delivery(decoded)
     message = _to_message(decoded, _decode_only)
     message.channel = None
     return message
@@ -266,7 +262,7 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
     """Return whether what came over a PUB/SUB channel is a message. Say in the log if it is none: the caller
     drops it, because there is no place where it could be kept."""
     try:
-        _decode(data)
+        check(_decoded(data))
     except MalformedMessage as exc:
         reason = printable(cut(str(exc)))
         logger.error(
@@ -276,18 +272,17 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
     return True
 
 
-def _decode(data: bytes) -> dict[str, Any]:
+def _decoded(data: bytes) -> Any:
     try:
-        payload = _decoder.decode(data.decode())
+        return _decoder.decode(data.decode())
     except Exception as exc:
         # Foreign bytes may make the decoder raise any exception.
         raise MalformedMessage(f"not JSON: {exc}") from exc
-    return check(payload)
 
 
 def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Message:
     encoding = payload["properties"].get("body_encoding")
-    # kombu skips what Base64 does not have, and makes something of the rest.
+    # ``lax_base64`` of kombu.
     if encoding == "base64" and payload["body"].startswith(_JSON_BEGINS):
         raise MalformedMessage("body is not in Base64, as 'body_encoding' says: it is plain JSON")
     try:
@@ -301,11 +296,3 @@ def _to_message(payload: dict[str, Any], message_of: MessageOf) -> virtual.Messa
             raise MalformedMessage(f"body_encoding {encoding!r} is none that kombu knows") from exc
         raise MalformedMessage(f"body cannot be decoded from {encoding!r}: {exc}") from exc
     return message
-
-
-def _eta_ms(headers: dict[str, Any]) -> float:
-    try:
-        return eta_ms(headers)
-    except ValueError:
-        # The publisher did not check it. Deliver it at once: Celery's worker will report what is wrong.
-        return 0

@@ -20,12 +20,13 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache
 from types import CodeType, TracebackType
 from typing import Any
 
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT, RETURNED, text_of
 from kombu_redisdelay.broker.message import which
+from kombu_redisdelay.extending import extend
 from kombu_redisdelay.words import cut, in_a_line
 
 logger = logging.getLogger(__name__)
@@ -56,12 +57,10 @@ def tell_what_has_not_failed() -> None:
     """Mark what reports the end of a task that has returned, and report each retry as one, in this process
     and those that it forks. Calling it again changes nothing."""
     trace: Any = sys.modules.get("celery.app.trace")
-    if hasattr(trace, "setup_worker_optimizations") and not hasattr(
-        trace.report_internal_error, "extends_celery"
-    ):
-        trace.report_internal_error = _reporting(trace.report_internal_error)
-        trace.TraceInfo.handle_failure = _handling(trace.TraceInfo.handle_failure)
-        trace.TraceInfo.handle_retry = _retrying(trace.TraceInfo.handle_retry)
+    if hasattr(trace, "setup_worker_optimizations"):
+        extend(trace, "report_internal_error", _report_internal_error)
+        extend(trace.TraceInfo, "handle_failure", _handle_failure)
+        extend(trace.TraceInfo, "handle_retry", _handle_retry)
 
 
 def lost_of(id: str, *reports: object) -> str:
@@ -123,38 +122,27 @@ def _where_it_stores(tracer: CodeType) -> int:
     return next(each.offset for each in dis.get_instructions(tracer) if each.argval == _STORES)
 
 
-def _reporting(report: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of Celery's ``report_internal_error``."""
-
-    @wraps(report)
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        mark = _mark()
-        info = report(*args, **kwargs)
-        if mark is not None:
-            setattr(info, _MARK, mark)
-        return info
-
-    extended.extends_celery = True  # type: ignore[attr-defined]
-    return extended
+def _report_internal_error(report: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """In place of Celery's."""
+    mark = _mark()
+    info = report(*args, **kwargs)
+    if mark is not None:
+        setattr(info, _MARK, mark)
+    return info
 
 
-def _handling(handle_failure: Callable[..., Any]) -> Callable[..., Any]:
+def _handle_failure(handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of Celery's ``TraceInfo.handle_failure``. If the result backend does not take the failure
     either, it raises an error, which leaves the tracer."""
-
-    @wraps(handle_failure)
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        mark = _mark()
-        if mark is None:
-            return handle_failure(*args, **kwargs)
-        try:
-            info = handle_failure(*args, **kwargs)
-        except Exception as exc:
-            raise _marked(exc, mark) from None
-        setattr(info, _MARK, mark)
-        return info
-
-    return extended
+    mark = _mark()
+    if mark is None:
+        return handle(*args, **kwargs)
+    try:
+        info = handle(*args, **kwargs)
+    except Exception as exc:
+        raise _marked(exc, mark) from None
+    setattr(info, _MARK, mark)
+    return info
 
 
 def _marked(error: Exception, mark: tuple[str, str]) -> Exception:
@@ -168,31 +156,29 @@ def _marked(error: Exception, mark: tuple[str, str]) -> Exception:
     return lost
 
 
-def _retrying(handle_retry: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of Celery's ``TraceInfo.handle_retry``, which stores the state ``RETRY``, calls ``on_retry``
-    of the task, and returns what reports a retry. Of an error there, Celery makes a failure of the task: it
-    stores that, calls ``link_error``, and fails its chord."""
+def _handle_retry(
+    handle: Callable[..., Any], self: Any, task: Any, req: Any, store_errors: bool = True, **kwargs: Any
+) -> Any:
+    """``unstored_retry``: in place of Celery's ``TraceInfo.handle_retry``, which stores the state ``RETRY``,
+    calls ``on_retry`` of the task, and returns what reports a retry. Of an error there, Celery makes a
+    failure of the task: it stores that, calls ``link_error``, and fails its chord."""
     from billiard.einfo import ExceptionInfo
     from celery.exceptions import Ignore, Reject, Retry
 
-    @wraps(handle_retry)
-    def extended(self: Any, task: Any, req: Any, store_errors: bool = True, **kwargs: Any) -> Any:
-        try:
-            return handle_retry(self, task, req, store_errors=store_errors, **kwargs)
-        except (Ignore, Reject, Retry, MemoryError):
-            # By these, a hook asks for what happens. With the last, Celery ends a worker.
+    try:
+        return handle(self, task, req, store_errors=store_errors, **kwargs)
+    except (Ignore, Reject, Retry, MemoryError):
+        # By these, a hook asks for what happens. With the last, Celery ends a worker.
+        raise
+    except Exception as exc:
+        if not _is_published(self.retval, task.app):
             raise
-        except Exception as exc:
-            if not _is_published(self.retval, task.app):
-                raise
-            is_stored = not store_errors or _STORES_RETRY not in _inside(exc.__traceback__)
-            _say(exc, is_stored, which([cut(f"{task.name}[{req.id}]")], 1))
-        # Not while that error is handled: both report the exception that is.
-        if is_stored:
-            return ExceptionInfo()
-        return extended(self, task, req, store_errors=False, **kwargs)
-
-    return extended
+        is_stored = not store_errors or _STORES_RETRY not in _inside(exc.__traceback__)
+        _say(exc, is_stored, which([cut(f"{task.name}[{req.id}]")], 1))
+    # Not while that error is handled: both report the exception that is.
+    if is_stored:
+        return ExceptionInfo()
+    return _handle_retry(handle, self, task, req, store_errors=False, **kwargs)
 
 
 def _is_published(reason: Any, app: Any) -> bool:

@@ -13,7 +13,7 @@ from kombu.transport import redis
 from redis import Redis
 
 from kombu_redisdelay.broker.options import LONG_LEASE, Options
-from kombu_redisdelay.broker.unique import DONE, LATEST, UNIQUE_HEADER, WHILE_HEADER
+from kombu_redisdelay.broker.unique import DONE, LATEST, WHILE_HEADER
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.urls import is_unverified
 
@@ -120,11 +120,25 @@ def warn_when_ready() -> None:
         signals.worker_ready.connect(_on_worker_ready, dispatch_uid=__name__)
 
 
-def warn_of_early_acks() -> None:
-    """Do so once for each such task that Celery receives. Calling it again changes nothing."""
-    signals: Any = sys.modules.get("celery.signals")
-    if signals is not None:
-        signals.task_received.connect(_on_task_received, dispatch_uid=__name__)
+def warn_of_early_ack(task: Any, headers: Mapping[str, Any]) -> None:
+    """Do so once for each *task* that a worker acks before it runs, if its key is to be held until it is
+    done.
+
+    Arguments:
+        headers: of a message of the task, which has a key. They have the mode, too: a program that does not
+            know the task may have published it.
+    """
+    name = task.name
+    if headers.get(WHILE_HEADER) in (DONE, LATEST) and not task.acks_late and name not in _told:
+        _told.add(name)
+        logger.warning(
+            "Task %s is published with %s = %r, and this worker acks it before it runs. So its key is free "
+            "by then, as with %r. Set acks_late = True.",
+            name,
+            WHILE_HEADER,
+            headers[WHILE_HEADER],
+            "waiting",
+        )
 
 
 def _nearest(name: str, known: Collection[str] = KNOWN) -> str | None:
@@ -167,21 +181,3 @@ def _on_worker_ready(sender: Any = None, **kwargs: Any) -> None:
 def _scales(sender: Any) -> bool:
     """Whether the pool of a worker grows and shrinks with its work."""
     return getattr(getattr(sender, "controller", None), "autoscaler", None) is not None
-
-
-def _on_task_received(request: Any = None, **kwargs: Any) -> None:
-    headers = getattr(getattr(request, "message", None), "headers", None) or {}
-    # The mode is in the message: a program that does not know the task may have published it.
-    if UNIQUE_HEADER not in headers or headers.get(WHILE_HEADER) not in (DONE, LATEST):
-        return
-    name = request.task.name
-    if not request.task.acks_late and name not in _told:
-        _told.add(name)
-        logger.warning(
-            "Task %s is published with %s = %r, and this worker acks it before it runs. So its key is free "
-            "by then, as with %r. Set acks_late = True.",
-            name,
-            WHILE_HEADER,
-            headers[WHILE_HEADER],
-            "waiting",
-        )

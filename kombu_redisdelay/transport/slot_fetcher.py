@@ -10,8 +10,8 @@ from typing import Any
 from kombu.utils.scheduling import priority_cycle
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.delivery import Request, Taken, Waiting
+from kombu_redisdelay.broker.members import OURS
 from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
@@ -331,7 +331,7 @@ class SlotFetcher:
     def _note(self, request: Request, taken: Taken) -> Taken:
         """Note what the reply to *request* has said. Returns what was taken."""
         self._hot.taken(request.hot or (), taken)
-        if foreign := {each.queue for each in taken.deliveries if not members.has_any(each.payload)}:
+        if foreign := {each.queue for each in taken.deliveries if not each.payload.startswith(OURS)}:
             self._foreign.found(foreign)
         elif taken.deliveries:
             self._foreign.taken()

@@ -1,7 +1,7 @@
 """The tasks of a Celery worker in this process: which are at work, and which may begin.
 
-Celery hands a task to its pool by ``_process_task`` of the controller: at once, or when its rate limit, its
-countdown, or a place in the prefork pool allows it. So each task that begins passes this one :class:`Door`.
+Celery hands a task to its pool by ``execute_using_pool`` of its request: at once, or when its rate limit,
+its countdown, or a place in the prefork pool allows it. So each task that begins passes one :class:`Door`.
 When it is shut, what has not passed it never begins in this worker, whatever timer, bucket or semaphore still
 holds it.
 
@@ -19,7 +19,6 @@ it is made sure that it cannot begin here.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -98,31 +97,10 @@ def forget_task(message: virtual.Message) -> None:
             state.task_ready(request)
 
 
-def forget_unstarted() -> None:
-    """Have Celery drop its references to the tasks that it has received and not started. It calls them lost
-    with the connection; before Celery 5.7, it kept those that had waited for a place in the pool for ever."""
-    state: Any = sys.modules.get("celery.worker.state")
-    for id, request in list(state.requests.items()) if state else ():
-        if request not in state.active_requests:
-            state.requests.pop(id, None)
-
-
 def is_exit(error: BaseException) -> bool:
     """Whether *error* is how a process, or a greenlet, is asked to end. Celery's ``WorkerShutdown`` and
     ``WorkerTerminate`` are such errors."""
     return isinstance(error, (SystemExit, KeyboardInterrupt)) or is_end_of_greenlet(error)
-
-
-def note_end_of_the_loop(error: BaseException) -> bool:
-    """If *error* comes from gevent's loop to what waits in the main greenlet, note that the worker is told
-    to stop at once: Celery's signal handler has failed in the loop. It could not stop the pool, and has not
-    come to note that. Returns whether the error comes from there."""
-    exceptions = sys.modules.get("gevent.exceptions")
-    is_end = isinstance(error, getattr(exceptions, "BlockingSwitchOutError", ()))
-    state: Any = sys.modules.get("celery.worker.state")
-    if is_end and state is not None and not is_terminated():
-        state.should_terminate = os.EX_SOFTWARE
-    return is_end
 
 
 def is_end_of_greenlet(error: BaseException) -> bool:
@@ -166,27 +144,13 @@ def has_crashed() -> bool:
 
 
 class Door:
-    """What hands the tasks of a Celery worker to its pool.
-
-    Arguments:
-        process: the ``_process_task`` of the controller.
+    """Whether the tasks of a Celery worker may begin.
 
     Attributes:
-        let_in: called with the request of each task that is to begin.
+        is_shut: then none begins any more. A signal handler may set it.
     """
 
-    def __init__(self, process: Callable[..., Any]) -> None:
-        self.let_in = process
-        self.is_shut = False
-
-    def shut(self) -> None:
-        """Let nothing in any more. A signal handler may call this, and it may be called twice."""
-        self.is_shut = True
-        self.let_in = _keep_out
-
-
-def _keep_out(request: Any) -> None:
-    request.message.is_let_in = False
+    is_shut = False
 
 
 def keep_from_beginning(message: Any) -> bool:

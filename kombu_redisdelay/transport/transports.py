@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.server.wire import WrongServer
 from kombu_redisdelay.public import public
-from kombu_redisdelay.transport import remote_control, unusable
+from kombu_redisdelay.transport import remote_control
 from kombu_redisdelay.transport.admission import Bounds, lengths_of
 from kombu_redisdelay.transport.bindings import declared_at
 from kombu_redisdelay.transport.channel import Channel
@@ -32,12 +32,11 @@ from kombu_redisdelay.transport.patience import Patience
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.refused import is_worker, outlast
 from kombu_redisdelay.transport.returned import tell_what_has_not_failed
-from kombu_redisdelay.transport.settings import warn_of_early_acks, warn_of_misspelt_options, warn_when_ready
-from kombu_redisdelay.transport.settling import settle_where_called
+from kombu_redisdelay.transport.settings import warn_of_misspelt_options, warn_when_ready
 from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.urls import tell_once
 from kombu_redisdelay.transport.waker import wake_on_signals
-from kombu_redisdelay.transport.worker import outlive_failures
+from kombu_redisdelay.transport.worker import extend_worker
 from kombu_redisdelay.urls import answers_without, check_host, verifying
 
 logger = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Transport(redis.Transport):
             # Unless `ssl` is a mapping, kombu uses no TLS.
             client.ssl = verifying(client.ssl)
         # A worker makes a transport before it starts its consumer.
-        outlive_failures()
+        extend_worker()
         # A worker makes a transport before it forks its processes, which run the tasks.
         tell_what_has_not_failed()
         super().__init__(client, **kwargs)
@@ -130,9 +129,6 @@ class Transport(redis.Transport):
         warn_of_misspelt_options(self.client.transport_options)
         tell_once(self.client)
         remote_control.extend()
-        settle_where_called()
-        warn_of_early_acks()
-        unusable.extend()
         warn_when_ready()
         try:
             if self._avail_channels:
@@ -221,9 +217,9 @@ class Transport(redis.Transport):
         others = set(loop.on_tick)
         super().register_with_event_loop(connection, loop)
         self.cycle.on_tick = loop.on_tick - others
-        # Remove kombu's replacement for the poller's method. Up to kombu 5.6, it stops polling for good when
-        # any connection is closed. This need not be an error: redis-py replaces connections that the server
-        # has closed.
+        # ``polling_stops``: remove kombu's replacement for the poller's method. It stops polling for good
+        # when any connection is closed. This need not be an error: redis-py replaces connections that the
+        # server has closed.
         del self.cycle._on_connection_disconnect
         wake_on_signals(loop, self.cycle)
 

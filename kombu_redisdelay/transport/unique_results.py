@@ -1,9 +1,12 @@
-"""What Celery learns of a task that met another one with its key."""
+"""What Celery learns of a task with a unique key: whether it met another one, and which one will run."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
 
 from celery import current_app, states
 from celery.app.task import Context
@@ -12,12 +15,10 @@ from celery.result import AsyncResult
 from celery.utils.dispatch import Signal
 from kombu.messaging import Producer
 
-from kombu_redisdelay.broker.unique import DROPPED, UNIQUE_HEADER, Conflict
+from kombu_redisdelay.broker.outgoing import Outgoing
+from kombu_redisdelay.broker.unique import DROPPED, REPLACED, UNIQUE_HEADER, Conflict
 from kombu_redisdelay.public import public
 from kombu_redisdelay.rpc_results import is_rpc, publish, who_waits
-
-if TYPE_CHECKING:
-    from kombu_redisdelay.transport.keyed_message import Fate
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +63,96 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
         self.replaced = not self.dropped
 
 
-def tell_celery(headers: dict[str, Any], id: str, conflict: Conflict) -> None:
-    """Send the signal."""
-    unique_conflict.send(
-        sender=headers.get("task"),
-        key=headers[UNIQUE_HEADER],
-        id=id,
-        holder=conflict.holder,
-        outcome=conflict.outcome,
-    )
+class Fate:
+    """What became of the task with this *id* in the queues that its message went to.
+
+    Attributes:
+        learned: called with this when the message is published.
+        channel: that it was published over; ``None`` before that.
+        properties: those that it was published with.
+        outcomes: those of its message.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.learned: Callable[[Fate], object] | None = None
+        self.channel: Any = None
+        self.properties: Mapping[str, Any] = {}
+        self.outcomes: Sequence[Conflict | None] = ()
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether a queue has accepted it."""
+        return None in self.outcomes
+
+    @property
+    def conflict(self) -> Conflict | None:
+        """The result for all queues: none if one of them has accepted it, and it counts as dropped only if it
+        was dropped in each of them."""
+        conflicts = [each for each in self.outcomes if each is not None]
+        if self.is_accepted or not conflicts:
+            return None
+        return next((each for each in conflicts if each.outcome == REPLACED), conflicts[0])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no task will run under its id: it was dropped, or runs under the id of the task that it has
+        replaced, and no other task is known to have its id."""
+        conflict = self.conflict
+        return conflict is not None and not any(each and each.is_of(self.id) for each in self.outcomes)
+
+    def tell(self) -> None:
+        """Tell the result to the publisher that waits for it."""
+        if self.learned is not None:
+            self.learned(self)
+
+
+_wanted: ContextVar[Fate | None] = ContextVar("redisdelay_fate", default=None)
+
+
+class Noting:
+    """What becomes of the message of *fate* is noted there, if it is published in the ``with`` block.
+
+    Each task with a key is published in one: :func:`contextlib.contextmanager` takes three times as long.
+    """
+
+    __slots__ = ("_fate", "_token")
+
+    def __init__(self, fate: Fate) -> None:
+        self._fate = fate
+
+    def __enter__(self) -> None:
+        self._token = _wanted.set(self._fate)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _wanted.reset(self._token)
+
+
+def follow(channel: Any, message: Outgoing) -> None:
+    """Have Celery told what becomes of *message*, which has a unique key and is published over *channel*. If
+    no block of :class:`Noting` is for it, it is a task that is sent without its class, or no task: if the
+    task is dropped in each queue, its id ends as revoked."""
+    fate = _wanted.get()
+    if fate is None or fate.id != message.id:
+        fate, headers = Fate(message.id), message.headers
+        if "task" in headers and isinstance(headers.get("id"), str):
+            fate.learned = partial(_end_by_hand, bool(headers.get("ignore_result")))
+    fate.channel, fate.properties, fate.outcomes = channel, message.properties, message.outcomes
+    message.tell = partial(_tell, fate, message.headers)
+
+
+def _tell(fate: Fate, headers: Mapping[str, Any]) -> None:
+    """Send the signal for each queue in which there was a conflict, and tell the publisher."""
+    for conflict in fate.outcomes:
+        if conflict is not None:
+            unique_conflict.send(
+                sender=headers.get("task"),
+                key=headers[UNIQUE_HEADER],
+                id=fate.id,
+                holder=conflict.holder,
+                outcome=conflict.outcome,
+            )
+    fate.tell()
 
 
 def end(fate: Fate, backend: Any, monitored: Any) -> None:
@@ -113,7 +195,7 @@ def _send_last_event(app: Any, fate: Fate) -> None:
     )
 
 
-def end_by_hand(is_ignored: bool, fate: Fate) -> None:
+def _end_by_hand(is_ignored: bool, fate: Fate) -> None:
     """The same for a task that was sent without its class.
 
     Arguments:

@@ -26,8 +26,7 @@ from kombu_redisdelay.broker.unique import (
 )
 from kombu_redisdelay.public import public
 from kombu_redisdelay.rpc_results import is_rpc
-from kombu_redisdelay.transport.keyed_message import Fate, Noting
-from kombu_redisdelay.transport.unique_results import UniqueResult, end
+from kombu_redisdelay.transport.unique_results import Fate, Noting, UniqueResult, end
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ worker, whatever its pool is.
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -34,21 +33,6 @@ MOST_SAID = 100
 _said: dict[str, float] = {}
 
 
-def extend() -> None:
-    """Wrap the methods of Celery's consumer, if this process has a Celery worker. Calling it again changes
-    nothing."""
-    # Another thread may be importing it.
-    consumer: Any = getattr(sys.modules.get("celery.worker.consumer.consumer"), "Consumer", None)
-    if consumer is None or hasattr(consumer.on_unknown_task, "extends_celery"):
-        return
-    consumer.on_decode_error = _buries(consumer.on_decode_error, _decode_error)
-    consumer.on_invalid_task = _buries(consumer.on_invalid_task, _invalid_task)
-    consumer.on_unknown_message = _buries(consumer.on_unknown_message, _unknown_message)
-    consumer.create_task_handler = _tells_what_it_knows(consumer.create_task_handler)
-    # The last one: it shows that all are wrapped.
-    consumer.on_unknown_task = _leaves_to_others(consumer.on_unknown_task)
-
-
 def _qos(message: Any) -> Any:
     """The QoS that delivered the message, if it is ours and the broker holds the message. It does not hold a
     message that came without acks, or over a fanout exchange."""
@@ -58,35 +42,20 @@ def _qos(message: Any) -> Any:
     return None
 
 
-def _tells_what_it_knows(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def create_task_handler(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = getattr(self.task_consumer, "channel", None)
-        if isinstance(channel, Channel) and channel.options.unknown_task_wait is not None:
-            channel.intake.consumed.known_tasks = self.strategies
-        return original(self, *args, **kwargs)
-
-    return create_task_handler
-
-
-def _leaves_to_others(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def on_unknown_task(self: Any, body: Any, message: Any, exc: Exception) -> Any:
-        qos = _qos(message)
-        wait = None if qos is None else qos.channel.options.unknown_task_wait
-        if wait is None:
-            return original(self, body, message, exc)
-        name = str(exc.args[0])
-        task = printable(cut(name))
-        if unknown_for(message) >= wait:
-            reason = f"no worker knows the task {task}"
-            return _dead_letter(qos, message, reason, original, self, body, message, exc)
-        qos.leave_to_others(message, name)
-        _say(task, wait)
-        return None
-
-    on_unknown_task.extends_celery = True  # type: ignore[attr-defined]
-    return on_unknown_task
+def _on_unknown_task(original: Callable[..., Any], self: Any, body: Any, message: Any, exc: Exception) -> Any:
+    """In place of Celery's: leave the message to others."""
+    qos = _qos(message)
+    wait = None if qos is None else qos.channel.options.unknown_task_wait
+    if wait is None:
+        return original(self, body, message, exc)
+    name = str(exc.args[0])
+    task = printable(cut(name))
+    if unknown_for(message) >= wait:
+        reason = f"no worker knows the task {task}"
+        return _dead_letter(qos, message, reason, original, self, body, message, exc)
+    qos.leave_to_others(message, name)
+    _say(task, wait)
+    return None
 
 
 def _say(task: str, wait: float) -> None:
@@ -105,22 +74,17 @@ def _say(task: str, wait: float) -> None:
     )
 
 
-def _buries(original: Callable[..., Any], reason: Callable[..., tuple[Any, str]]) -> Callable[..., Any]:
-    """*original*, which gets rid of a message, and keeps it as a dead letter.
+def _bury(judge: Callable[..., tuple[Any, str]], original: Callable[..., Any], self: Any, *args: Any) -> Any:
+    """In place of *original*, which gets rid of a message: keep it as a dead letter.
 
     Arguments:
-        reason: returns the message and the reason, from what *original* is called with.
+        judge: returns the message and the reason, from what *original* is called with.
     """
-
-    @wraps(original)
-    def buries(self: Any, *args: Any) -> Any:
-        message, why = reason(*args)
-        qos = _qos(message)
-        if qos is None:
-            return original(self, *args)
-        return _dead_letter(qos, message, why, original, self, *args)
-
-    return buries
+    message, why = judge(*args)
+    qos = _qos(message)
+    if qos is None:
+        return original(self, *args)
+    return _dead_letter(qos, message, why, original, self, *args)
 
 
 def _dead_letter(qos: Any, message: Any, reason: str, original: Callable[..., Any], *args: Any) -> Any:
@@ -145,3 +109,12 @@ def _invalid_task(body: Any, message: Any, exc: BaseException) -> tuple[Any, str
 
 def _unknown_message(body: Any, message: Any) -> tuple[Any, str]:
     return message, "not a task of Celery: neither the headers nor the body name one"
+
+
+#: Method of Celery's consumer -> what is done in its place.
+UNUSABLE: Mapping[str, Callable[..., Any]] = {
+    "on_decode_error": partial(_bury, _decode_error),
+    "on_invalid_task": partial(_bury, _invalid_task),
+    "on_unknown_message": partial(_bury, _unknown_message),
+    "on_unknown_task": _on_unknown_task,
+}

@@ -21,17 +21,13 @@ from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
 from kombu_redisdelay.operations.deadline import TookTooLongError
 from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
 from kombu_redisdelay.web.confirming import act
-from kombu_redisdelay.web.doctor import doctor
 from kombu_redisdelay.web.failed import failed
 from kombu_redisdelay.web.guard import Guard, Who
 from kombu_redisdelay.web.keys import keys
-from kombu_redisdelay.web.memory import memory
 from kombu_redisdelay.web.messages import message, messages
-from kombu_redisdelay.web.overview import overview
-from kombu_redisdelay.web.queue import queue
+from kombu_redisdelay.web.pages import doctor, memory, overview, queue, stop, work
 from kombu_redisdelay.web.site import AWAY, HERE, Site, mounted_at, render, site_of, viewer_of
 from kombu_redisdelay.web.turns import LONGEST_SEARCH
-from kombu_redisdelay.web.work import stop, work
 
 logger = logging.getLogger(__name__)
 

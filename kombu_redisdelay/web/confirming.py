@@ -16,8 +16,8 @@ from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.fair import checked_key
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
+from kombu_redisdelay.web.choice import quoted
 from kombu_redisdelay.web.csrf import sealed
-from kombu_redisdelay.web.fields import quoted
 from kombu_redisdelay.web.form import BACK, KEY, Form, read_ours
 from kombu_redisdelay.web.key_actions import named
 from kombu_redisdelay.web.questions import Subject, counted, subject_of

@@ -12,8 +12,7 @@ from kombu_redisdelay.operations.failure_groups import FailureGroup
 from kombu_redisdelay.operations.filters import NOT_RETURNED
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.web.actions import ALL, actions_of
-from kombu_redisdelay.web.choice import LAST_FIRST, Choice
-from kombu_redisdelay.web.fields import well_formed
+from kombu_redisdelay.web.choice import LAST_FIRST, Choice, well_formed
 from kombu_redisdelay.web.fleet import Part, read_failures
 from kombu_redisdelay.web.form import BACK
 from kombu_redisdelay.web.pictures import DAY, HOUR, MINUTE, WEEK, happened

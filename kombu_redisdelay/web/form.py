@@ -11,9 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from kombu_redisdelay.operations.fair import written_key
-from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.choice import Choice, of_query, quoted, unquoted, well_formed
 from kombu_redisdelay.web.csrf import comes_from_here, is_ours
-from kombu_redisdelay.web.fields import of_query, quoted, unquoted, well_formed
 
 #: The largest form that is read, in bytes: a page of a list with long ids.
 LARGEST = 1024 * 1024

@@ -16,8 +16,7 @@ from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_key
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.web.actions import actions
-from kombu_redisdelay.web.choice import Choice
-from kombu_redisdelay.web.fields import well_formed
+from kombu_redisdelay.web.choice import Choice, well_formed
 from kombu_redisdelay.web.form import KEY as KEY_FIELD
 from kombu_redisdelay.web.site import fields_of, render, site_of
 from kombu_redisdelay.web.sorting import Column, Sorting

@@ -27,9 +27,8 @@ from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.web import words
-from kombu_redisdelay.web.choice import Choice
+from kombu_redisdelay.web.choice import Choice, of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed
-from kombu_redisdelay.web.fields import of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.fleet import (
     Failures,
     Fleet,

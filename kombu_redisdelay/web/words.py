@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kombu_redisdelay.operations.fair import said_of_key, shown_key
-from kombu_redisdelay.web.fields import quoted
+from kombu_redisdelay.web.choice import quoted
 from kombu_redisdelay.words import blocked, printable, returned, span, when
 
 #: Separates groups of digits. A comma or a point begins a fraction in some languages.

@@ -14,14 +14,14 @@ from kombu_redisdelay.broker.finished import FinishedTask
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
-from kombu_redisdelay.broker.members import text_with_due_and_key
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE, Part
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.broker.server.scripts import RENEW, run_each
-from kombu_redisdelay.broker.unique import DONE, LATEST, WAITING, UniqueKey
+from kombu_redisdelay.broker.unique import DONE, LATEST, WAITING, UniqueKey, publishing
 from tests.broker.rig import LEASE_MS, STEPS, Rig, a_failure, dead_letter, payload, take_out, taken, takes_of
 from tests.broker.test_mover import look, mover_of
 from tests.clock import Clock
@@ -144,8 +144,8 @@ class Fleet:
         """The same, for a unique key in a fair queue."""
         id = f"unique-guest{number}"
         member = UNIQUE_OF_GUEST.member(id)
-        text = text_with_due_and_key(payload(id), 1, member, FairKey("u", 1).member)
-        call = self.rig.store.publish_unique(GUESTS, 0, text, Due(at_ms=1), id, UNIQUE_OF_GUEST)
+        text = with_own(payload(id), 1, FairKey("u", 1).member, member)
+        call = publishing(self.rig.store, GUESTS, 0, text, Due(at_ms=1), id, UNIQUE_OF_GUEST)
         return bool(self.rig.store.run(call) == 1)
 
     def _leave_unknown(self, queue: str) -> None:

@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from kombu_redisdelay.broker import fair_counts
 from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.failure import Failure
+from kombu_redisdelay.broker.fair_counts import look_at_counted
 from kombu_redisdelay.broker.keeping import trim
 from kombu_redisdelay.broker.keys import DEAD, FAILED, known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
-from kombu_redisdelay.broker.maintenance import mend_schedules
-from kombu_redisdelay.broker.members import text_with_due_and_key
+from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import KeepFailed, Options
@@ -25,6 +26,7 @@ from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.portions import RoundTrips, finish
 from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
+from kombu_redisdelay.broker.schedule import mend_schedules
 from kombu_redisdelay.broker.server.cluster import ClusterServer
 from kombu_redisdelay.broker.server.line import Line
 from kombu_redisdelay.broker.server.scripts import TAKE, Script
@@ -40,6 +42,7 @@ from kombu_redisdelay.broker.unique import (
     id_in,
     is_continued,
     next_replacement,
+    publishing,
 )
 from tests.broker.database import Database
 from tests.dead import dead_letters
@@ -235,10 +238,10 @@ class Rig:
             as_id = id_in(instead.name) or id
             headers = {"id": as_id, "retries": int(is_continued)}
             text = payload(as_id, body=body, headers=headers)
-            text = text_with_due_and_key(text, 1, unique.member(as_id))
+            text = with_own(text, 1, unique=unique.member(as_id))
             when = Due(at_ms=instead.at_latest_ms or max(1, self.database.now_ms() + in_ms))
-            call = self.store.publish_unique(
-                *(queue, step, text, when, id, unique),
+            call = publishing(
+                *(self.store, queue, step, text, when, id, unique),
                 instead_of=instead.name,
                 is_continued=is_continued,
                 **how,
@@ -364,3 +367,11 @@ def texts(deliveries: Sequence[Delivery]) -> list[str]:
 
 def _texts(values: Any) -> list[str]:
     return [value.decode() for value in values]
+
+
+def check_fair(
+    store: Store, queues: Sequence[str], begin_at: dict[str, bytes], searched: Collection[str] = ()
+) -> list[str]:
+    """Do what maintenance does for fair *queues*. Returns those that have to be searched."""
+    look_at_counted(store, queues, {})
+    return finish(fair_counts.check_fair(store, queues, begin_at, searched))

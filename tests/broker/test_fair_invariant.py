@@ -19,13 +19,13 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, KeyLimits, key_of
 from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker.limits import FairQueues, check_fair
+from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
-from tests.broker.rig import Rig, a_failure, park, take_out, taken, trim_failed
+from tests.broker.rig import Rig, a_failure, check_fair, park, take_out, taken, trim_failed
 from tests.broker.test_mover import look, mover_of
 from tests.search import may_search_for_long, replay, run_machine
 
@@ -114,7 +114,9 @@ class FairMachine(RuleBasedStateMachine):
         self.now = 0
         #: Ids of messages that were published and nothing else, in this order, as long as the order is kept.
         self.in_order: dict[tuple[int, str], list[str]] = {}
-        self.checked: dict[str, tuple[bytes, bytes]] = {}
+        self.checked: dict[str, bytes] = {}
+        #: Consumer and tag of what was acked by who knew of no limit.
+        self.uncounted: set[bytes] = set()
 
     def new_consumer(self) -> Consumer:
         return self.rig.consumer(f"c{next(self.names)}")
@@ -243,6 +245,8 @@ class FairMachine(RuleBasedStateMachine):
 
     def ack_one(self, which: int) -> None:
         run = self.runs.pop(which % len(self.runs))
+        if "q" not in run.consumer.limited:
+            self.uncounted.add(f"{run.consumer.name}\x1e{run.delivery.tag}".encode())
         assert self.rig.ack(run.consumer, "q", run.delivery.tag)
         self.there.remove(run.id)
 
@@ -492,8 +496,7 @@ class FairMachine(RuleBasedStateMachine):
         if self.fair.states(["q"]) == [ON] and client.hexists(k.limits, "key_concurrency"):
             for run in self.runs:
                 assert holders[f"{run.consumer.name}\x1e{run.delivery.tag}".encode()] == run.key.encode()
-        earlier = {*client.zrange(k.earlier, 0, -1)}
-        for holder in holders.keys() - earlier:
+        for holder in holders.keys() - self.uncounted:
             consumer, tag = holder.decode().split("\x1e")
             assert client.hexists(k.unacked(consumer), tag), "a permit that nobody frees"
 

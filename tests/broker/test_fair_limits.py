@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
+from kombu_redisdelay.broker.fair_counts import COUNTS_FOR_MS, LOOKS_FOR_MS, count_keys, look_at_counted
 from kombu_redisdelay.broker.fair_keys import (
     PLAIN,
     KeyLimits,
@@ -13,13 +15,17 @@ from kombu_redisdelay.broker.fair_keys import (
     key_states,
     sorted_in,
 )
-from kombu_redisdelay.broker.limits import FairQueues, check_fair
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore
+from kombu_redisdelay.broker.maintenance import Maintenance
+from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import FakeDatabase
 from tests.broker.fair_kit import ids, keys_of, numbered, publish, take_all
-from tests.broker.rig import Rig, a_failure, dead_letter, park, taken, takes_of
+from tests.broker.rig import Rig, a_failure, check_fair, dead_letter, park, taken, takes_of
 from tests.broker.test_fair_invariant import fair_payload, id_of
+from tests.clock import Clock
 from tools.harness.process import wait_until
 
 HOUR = 3_600_000
@@ -483,6 +489,12 @@ def test_nothing_waits_for_a_rate_when_all_messages_were_removed(rig: Rig, fair:
     assert not rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited)
 
 
+def look_at_all_counted(rig: Rig) -> None:
+    begin_at: dict[str, bytes] = {}
+    while begin_at.get("q") != b"0":
+        look_at_counted(rig.store, ["q"], begin_at)
+
+
 class TestTakenBeforeTheLimit:
     """A consumer that has taken before a limit was set does not know of it, and its acks free no permit."""
 
@@ -492,10 +504,16 @@ class TestTakenBeforeTheLimit:
         [delivery] = taken(rig.consumer("busy"), "q", limit=1)
         return delivery
 
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    def maintenance(self, rig: Rig, consumer: Consumer, clock: Clock) -> Maintenance:
+        recoverer = rig.recoverer(consumer.name)
+        return Maintenance(rig.store, recoverer, Options(), 10.0, clock=clock, limited=consumer.limited)
+
     @pytest.mark.parametrize("how", ["key", "every", "raised", "fair again"])
-    def test_the_next_take_frees_its_permit(
-        self, rig: Rig, fair: FairQueues, held: Delivery, how: str
-    ) -> None:
+    def test_a_look_frees_its_permit(self, rig: Rig, fair: FairQueues, held: Delivery, how: str) -> None:
         if how == "fair again":
             fair.limit_key("q", "a", KeyLimits(concurrency=1))
             fair.switch_off(["q"])
@@ -511,50 +529,102 @@ class TestTakenBeforeTheLimit:
             assert ids(taken(idle, "q")) == ["a1"]
         # A new consumer object of this name knows of no limit.
         assert rig.ack(busy, "q", held.tag)
-        rig.database.advance(HOUR)
+        rig.use_up_token("q")
+        look_at_counted(rig.store, ["q"], {})
+        assert rig.tokens("q") == 1
         assert ids(taken(idle, "q")) == ["a2" if how == "raised" else "a1"]
 
-    def test_an_idle_consumer_comes_for_that(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+    def test_one_consumer_looks_each_second(
+        self, rig: Rig, fair: FairQueues, held: Delivery, clock: Clock
+    ) -> None:
         fair.limit_key("q", "a", KeyLimits(concurrency=1))
-        idle, other = rig.consumer("idle"), rig.consumer("other")
-        assert 0 < idle.take(Request(("q",), 1)).due["q"] <= 1
-        assert takes_of(idle, ["q"]).look().due["q"] <= 1
-        if isinstance(rig.database, FakeDatabase):
-            # The clock of a server does not stand still, and the watcher is soon late.
-            assert other.take(Request(("q",), 1)).due == {}
-            assert takes_of(other, ["q"]).look().due == {}
-        rig.database.advance(HOUR)
-        # Nobody else comes if the watcher is gone.
-        assert takes_of(other, ["q"]).look().due == {"q": 0}
-        assert rig.ack(rig.consumer("busy"), "q", held.tag)
-        assert ids(taken(idle, "q")) == ["a1"]
-        assert idle.take(Request(("q",), 1)).due == {}
-        assert not rig.client.exists(rig.store.keys("q").earlier)
+        both = [rig.consumer("idle"), rig.consumer("other")]
+        for consumer in both:
+            assert taken(consumer, "q") == []
+            assert consumer.limited == {"q"}
+        one, two = (self.maintenance(rig, consumer, clock) for consumer in both)
 
-    def test_a_clock_that_was_set_back(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
-        fair.limit_key("q", "a", KeyLimits(concurrency=1))
-        idle, earlier = rig.consumer("idle"), rig.store.keys("q").earlier
-        assert taken(idle, "q") == []
-        [holder] = rig.client.zrange(earlier, 0, -1)
-        rig.client.zadd(earlier, {holder: rig.database.now_us() + HOUR * 1000})
-        assert rig.ack(rig.consumer("busy"), "q", held.tag)
-        assert ids(taken(idle, "q")) == ["a1"]
+        def maintain(*some: Maintenance) -> None:
+            for each in some:
+                while each.round_trip(["q"]):
+                    pass
 
-    def test_nobody_comes_while_no_key_waits(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
-        fair.limit_key("q", "b", KeyLimits(concurrency=1))
-        idle = rig.consumer("idle")
-        assert len(taken(idle, "q")) == 2
-        assert idle.take(Request(("q",), 1)).due == {}
+        maintain(one, two)
+        clock.now += 1
+        assert rig.ack(rig.consumer("busy"), "q", held.tag)
+        maintain(two)
+        assert taken(both[0], "q") == []
+        maintain(one)
+        [delivery] = taken(both[0], "q")
+        assert id_of(delivery.payload) == "a1"
+        # The first one is killed: the other one looks when the claim has ended.
+        rig.client.hdel(rig.store.keys("q").unacked("idle"), delivery.tag)
+        assert rig.client.pttl(rig.store.keys("q").claim("counted")) <= LOOKS_FOR_MS
+        rig.client.delete(rig.store.keys("q").claim("counted"))
+        clock.now += LOOKS_FOR_MS / 1000
+        maintain(two)
+        assert ids(taken(both[1], "q")) == ["a2"]
+
+    def test_nobody_looks_where_only_the_queue_is_limited(self, rig: Rig, clock: Clock) -> None:
+        LimitStore(rig.store).limit(["plain"], {"concurrency": 1})
+        me = rig.consumer()
+        taken(me, "plain")
+        assert me.limited == {"plain"}
+        maintenance = self.maintenance(rig, me, clock)
+        while maintenance.round_trip(["plain"]):
+            pass
+        assert not rig.client.exists(rig.store.keys("plain").claim("counted"))
 
     def test_many_of_them(self, rig: Rig, fair: FairQueues) -> None:
-        publish(rig, "a", *numbered("a", 120))
+        publish(rig, "a", *numbered("a", 320))
         busy = rig.consumer("busy")
         held: list[Delivery] = []
-        while len(held) < 119:
-            held += taken(busy, "q", limit=119 - len(held))
+        while len(held) < 319:
+            held += taken(busy, "q", limit=319 - len(held))
         fair.limit(["q"], KeyLimits(concurrency=1))
         for delivery in held:
             rig.ack(busy, "q", delivery.tag)
         idle = rig.consumer("idle")
-        found = [ids(taken(idle, "q")) for _ in range(3)]
-        assert found == [[], [], ["a119"]]
+        assert taken(idle, "q") == []
+        look_at_all_counted(rig)
+        assert ids(taken(idle, "q")) == ["a319"]
+
+    def test_who_counts_is_killed(self, rig: Rig, fair: FairQueues) -> None:
+        """Another one goes on when its claim has ended. Nothing is counted twice, or taken before."""
+        publish(rig, "a", *numbered("a", 2 * MESSAGES_PER_CALL + 3))
+        busy, k = rig.consumer("busy"), rig.store.keys("q")
+        held: list[Delivery] = []
+        while len(held) < 2 * MESSAGES_PER_CALL:
+            held += taken(busy, "q", limit=2 * MESSAGES_PER_CALL - len(held))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("kombu_redisdelay.broker.limits.count_keys", lambda store, queue: iter(()))
+            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        killed = count_keys(rig.store, "q", "killed")
+        next(killed)
+        next(killed)
+        assert rig.client.hlen(k.unacked_keys) == MESSAGES_PER_CALL
+        finish(count_keys(rig.store, "q", "other"))
+        assert rig.client.hlen(k.unacked_keys) == MESSAGES_PER_CALL
+        assert taken(rig.consumer("idle"), "q") == []
+        claim = k.claim("counting")
+        assert rig.client.pttl(claim) <= COUNTS_FOR_MS
+        rig.client.delete(claim)
+        rig.ack(busy, "q", held.pop().tag)
+        check_fair(rig.store, ["q"], {})
+        look_at_all_counted(rig)
+        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert rig.client.hlen(k.unacked_keys) == len(held)
+        # It was not killed after all.
+        finish(killed)
+        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert not rig.client.hexists(k.limits, "counting")
+
+    def test_what_an_earlier_release_has_left(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
+        """Takes looked at such messages, which stood in a key of their own."""
+        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        earlier = rig.key("q", "earlier")
+        rig.client.zadd(earlier, {f"busy\x1e{held.tag}": 0})
+        assert rig.ack(rig.consumer("busy"), "q", held.tag)
+        check_fair(rig.store, ["q"], {})
+        assert not rig.client.exists(earlier)
+        assert ids(taken(rig.consumer("idle"), "q")) == ["a1"]

@@ -13,8 +13,8 @@ from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker.limits import FairQueues, LimitStore, check_fair
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
+from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
 from tests.broker.fair_kit import ids, numbered, publish, take_all
-from tests.broker.rig import Rig, a_failure, dead_letter, payload, take_out, taken, texts
+from tests.broker.rig import Rig, a_failure, check_fair, dead_letter, payload, take_out, taken, texts
 from tests.broker.test_fair_invariant import fair_payload, id_of
 from tests.environments import CLUSTER, CLUSTERS
 from tools.harness.full import BALLAST

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
 from kombu_redisdelay.broker.keys import Partitions
-from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused, record
+from kombu_redisdelay.broker.known_queues import UNUSED_FOR, forget_unused, record
 from kombu_redisdelay.broker.message import REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE

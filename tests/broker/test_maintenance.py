@@ -7,9 +7,11 @@ from itertools import pairwise
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker import maintenance as maintenance_module
 from kombu_redisdelay.broker.lease_policy import LONGEST_WATCHED_LOOK_INTERVAL
 from kombu_redisdelay.broker.maintenance import QUEUES_AT_ONCE, Maintenance
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.portions import Chore, Doing, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import GIVE_BACK
 from kombu_redisdelay.broker.server.single import SingleServer
 from tests.broker.rig import LEASE_MS, Rig, payload, taken
@@ -151,3 +153,43 @@ def test_more_often_while_a_lease_is_not_renewed(
         pass
     clock.now += LONGEST_WATCHED_LOOK_INTERVAL
     assert maintenance.round_trip(["q"]) is False
+
+
+def test_a_chore_is_a_row(rig: Rig, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often it is done, and for how many queues, its row says."""
+    done: list[tuple[str, int, bool]] = []
+
+    def chore(name: str, **row: int) -> Chore:
+        def begin(upkeep: Upkeep) -> Doing:
+            def do(turn: Turn) -> None:
+                done.append((name, len(turn.queues), turn.are_new))
+                if row.get("is_for_all") and turn.are_new:
+                    upkeep.hurry(1.0)
+
+            return do
+
+        return Chore(name, begin, **row)  # type: ignore[arg-type]
+
+    rows = (chore("all", is_for_all=True), chore("each"), chore("third", rounds=3))
+    monkeypatch.setattr(maintenance_module, "CHORES", rows)
+    maintenance = Maintenance(rig.store, rig.recoverer(), Options(), INTERVAL, clock=clock)
+    queues = [f"q{number}" for number in range(QUEUES_AT_ONCE + 1)]
+
+    def after(seconds: float) -> list[tuple[str, int, bool]]:
+        clock.now += seconds
+        done.clear()
+        while maintenance.round_trip(queues):
+            pass
+        return done
+
+    first, last = QUEUES_AT_ONCE, 1
+    assert after(0) == [
+        *(("each", first, True), ("third", first, True)),
+        *(("each", last, True), ("third", last, True), ("all", last, True)),
+    ]
+    # The next turn was to be soon; then each portion has its part of the interval.
+    assert after(0.5) == [("each", first, False), ("third", first, False)]
+    assert after(INTERVAL / 2 - 1) == []
+    assert after(1) == [("each", last, False), ("third", last, False), ("all", last, False)]
+    assert after(INTERVAL / 2) == [("each", first, False)]
+    assert after(INTERVAL / 2) == [("each", last, False), ("all", last, False)]

@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.archive import BEGINNING, Archive, Kind, kind_of
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
 from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish

@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
 from kombu_redisdelay.broker.keys import DEAD, FAILED
-from kombu_redisdelay.broker.maintenance import check_unique
+from kombu_redisdelay.broker.members import BYTES_OF_KEY
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE, Part
@@ -33,7 +33,6 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import (
-    BYTES_OF_KEY,
     DONE,
     DROPPED,
     LATEST,
@@ -42,6 +41,7 @@ from kombu_redisdelay.broker.unique import (
     WAITING,
     Conflict,
     UniqueKey,
+    check_unique,
     field_until_ack,
     read,
     unique_of,

@@ -16,11 +16,10 @@ from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.keys import FAILED
-from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule
-from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey
+from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey, check_unique
 from tests.broker.database import Database
 from tests.broker.rig import Rig, a_failure, again_at, park, take_out, taken
 from tests.search import may_search_for_long, replay, run_machine

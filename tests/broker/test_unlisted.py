@@ -9,15 +9,15 @@ from redis.exceptions import ConnectionError, NoPermissionError
 
 from kombu_redisdelay.broker import unlisted
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits, sorted_in
-from kombu_redisdelay.broker.limits import FairQueues, check_fair
-from kombu_redisdelay.broker.maintenance import Maintenance, check_unique
+from kombu_redisdelay.broker.limits import FairQueues
+from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.unique import DONE, DROPPED, Conflict, UniqueKey
+from kombu_redisdelay.broker.unique import DONE, DROPPED, Conflict, UniqueKey, check_unique
 from kombu_redisdelay.broker.unlisted import INTERVAL, KEYS_PER_INTERVAL, Found, Relisting, Unlisted, search
 from tests.broker.fair_kit import ids, numbered, publish, take_all
-from tests.broker.rig import Rig, payload, taken
+from tests.broker.rig import Rig, check_fair, payload, taken
 from tests.broker.test_mover import look, mover_of
 from tests.clock import Clock
 

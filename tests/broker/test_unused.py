@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.broker import maintenance
+from kombu_redisdelay.broker import known_queues
+from kombu_redisdelay.broker.known_queues import CONSUMERS_PER_SCRIPT, UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.limits import FairQueues
-from kombu_redisdelay.broker.maintenance import CONSUMERS_PER_SCRIPT, UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.store import KNOWN_FOR
 from tests.broker.rig import Rig, dead_letter, payload, taken
@@ -101,7 +101,7 @@ def test_whoever_believes_a_queue_noted_is_right() -> None:
 
 
 def test_many_queues_and_many_consumers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "UNUSED_AT_ONCE", 10)
+    monkeypatch.setattr(known_queues, "UNUSED_AT_ONCE", 10)
     rig.store.remember(*(f"q{number}" for number in range(25)))
     consumers = {f"gone{number}": 1 for number in range(CONSUMERS_PER_SCRIPT + 1)}
     rig.client.zadd(rig.store.keys("q0").consumers, consumers)

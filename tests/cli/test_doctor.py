@@ -13,9 +13,8 @@ from celery import Celery
 
 from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.doctor import result_backend
-from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
-from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
+from kombu_redisdelay.operations.doctor import settings
+from kombu_redisdelay.operations.doctor.settings import check_result_backend, check_transport_options
 from tests.cli.site import QUEUE, Site, run_delayed
 from tests.failed import keep_failed
 from tools.harness.cluster import Cluster
@@ -105,7 +104,7 @@ def test_results_that_are_stored_at_once_or_never(
 @pytest.mark.parametrize("scheme", ["redis", "redisdelay"])
 def test_results_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """Nobody answers at the port, or the system alone does."""
-    monkeypatch.setattr(result_backend, "PATIENCE", 1.0)
+    monkeypatch.setattr(settings, "PATIENCE", 1.0)
     with socket.create_server((HOST, 0)) as silent:
         for port, said in (
             (free_port(), r"\w+Error|it does not answer within 1 s"),

@@ -7,7 +7,7 @@ from itertools import count, islice
 import pytest
 
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.doctor import fairness
+from kombu_redisdelay.operations.doctor import limits
 from tests.cli.site import QUEUE, Site, sort_in
 from tests.transport.kit import Inbox, drain
 from tools.harness.redis_server import RedisServer
@@ -69,7 +69,7 @@ def test_all_partitions_are_looked_at(site: Site) -> None:
 
 
 def test_keys_that_are_paused_among_many(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairness, "MOST_KEYS", 3)
+    monkeypatch.setattr(limits, "MOST_KEYS", 3)
     site.text("fair", *Q)
     sort_in(site, *"acdefg")
     site.text("pause", *Q, "--key", "b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kombu_redisdelay.broker.maintenance import check_unique
+from kombu_redisdelay.broker.unique import check_unique
 from tests.cli.site import QUEUE, Site, sort_in
 
 HEADERS = {"x-unique": "account:42", "x-unique-while": "latest"}

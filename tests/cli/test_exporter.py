@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kombu_redisdelay import metrics
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.cli import exporter
 from kombu_redisdelay.cli.exporter import _listen
 from kombu_redisdelay.cli.serving import MOST_CONNECTIONS

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from tests.cli.site import QUEUE, Site
 
 

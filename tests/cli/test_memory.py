@@ -12,7 +12,7 @@ from kombu.entity import Queue
 from prometheus_client import CollectorRegistry
 
 from kombu_redisdelay import Messages
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.cli import memory
 from kombu_redisdelay.cli.table import Layout
 from kombu_redisdelay.operations import exporter

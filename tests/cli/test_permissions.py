@@ -22,8 +22,7 @@ from kombu_redisdelay.cli.broker import queue_names
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, Level
 from kombu_redisdelay.operations.doctor.names import names_of
-from kombu_redisdelay.operations.doctor.permissions import _written, check_permissions
-from kombu_redisdelay.operations.doctor.uses import uses
+from kombu_redisdelay.operations.doctor.permissions import _written, check_permissions, uses
 from kombu_redisdelay.operations.exporter import QueueCollector
 from tests.cli.site import Site
 from tests.permissions import allow, documented_rules, refused

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kombu_redisdelay import MessageInfo, Messages, Selection
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.cli.messages import message_table
 from kombu_redisdelay.cli.table import Layout
 from kombu_redisdelay.operations.states import STATES

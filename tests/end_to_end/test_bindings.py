@@ -30,6 +30,8 @@ def test_two_queues_of_which_one_has_a_worker(site: Installation) -> None:
     producer.send_task("work", ["of the other queue"], queue="news", routing_key="text")
     publish("before")
     site.wait_ended(["before"])
+    # Else what it holds would have vanished, too.
+    wait_until(lambda: not site.unacked("films"), 20, "the ack")
     site.redis.flushdb()
     wait_until(lambda: site.redis.exists(BINDINGS), 20, "that the worker says its binding again")
     assert site.redis.scard(BINDINGS) == 1

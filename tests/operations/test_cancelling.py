@@ -13,7 +13,7 @@ from celery import Celery, group
 from kombu import pools
 
 from kombu_redisdelay import Messages, Selection, batch
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.messages import NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import MOST_TEXTS

@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from kombu_redisdelay.operations import server_memory as module
-from kombu_redisdelay.operations.cgroup import memory_limit
 from kombu_redisdelay.operations.doctor.finding import Level
 from kombu_redisdelay.operations.doctor.server import _memory
-from kombu_redisdelay.operations.server_memory import CONTAINER, MACHINE, MAXMEMORY, UNKNOWN, memory_in
+from kombu_redisdelay.operations.server_memory import (
+    CONTAINER,
+    MACHINE,
+    MAXMEMORY,
+    UNKNOWN,
+    memory_in,
+    memory_limit,
+)
 from tools.harness.redis_server import RedisServer
 
 MIB = 2**20

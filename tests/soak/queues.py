@@ -14,7 +14,7 @@ from redis import Redis
 
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.keys import known_queues, queue_keys
-from kombu_redisdelay.broker.maintenance import forget_unused
+from kombu_redisdelay.broker.known_queues import forget_unused
 from tests.soak.consumer import ConsumerProcess
 from tools.harness.redis_server import RedisServer
 

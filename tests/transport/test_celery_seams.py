@@ -30,12 +30,17 @@ def test_strategies_are_made_when_the_worker_has_connected() -> None:
     assert list(inspect.signature(Consumer.update_strategies).parameters) == ["self"]
 
 
-def test_a_strategy_takes_from_the_consumer_what_hands_a_task_to_the_pool() -> None:
-    assert "handle = consumer.on_task_request" in inspect.getsource(strategy.default)
-    assert "self.on_task_request(" in inspect.getsource(Consumer.apply_eta_task)
+def test_a_strategy_makes_requests_of_the_class_that_its_task_names() -> None:
+    """And reads it once, when it is made."""
+    source = inspect.getsource(strategy.default)
+    assert source.count("task.Request") == 1
+    assert source.index("create_request_cls(Request, task,") < source.index("def task_message_handler(")
+    assert "task.start_strategy(self.app, self)" in inspect.getsource(Consumer.update_strategies)
+    assert Task.Request == "celery.worker.request:Request"
 
 
-def test_the_semaphore_finds_it_by_its_name() -> None:
+def test_each_task_is_handed_to_the_pool_by_its_request() -> None:
+    assert "req.execute_using_pool(self.pool)" in inspect.getsource(WorkController._process_task)
     assert "self._process_task," in inspect.getsource(WorkController._process_task_sem)
     assert "self._quick_release()" in inspect.getsource(WorkController._process_task)
     assert WorkController.semaphore is None
@@ -106,15 +111,16 @@ def test_how_a_task_ends() -> None:
 
 
 def test_a_lost_process_is_a_failure_if_celery_says_so() -> None:
-    source = inspect.getsource(inspect.unwrap(Request.on_failure))
+    source = inspect.getsource(Request.on_failure)
     assert "if not requeue and (is_worker_lost or not return_ok):" in source
     assert "signals.task_failure.send(" in source.partition("if not requeue and (is_worker_lost")[2]
 
 
 def test_each_end_of_a_task_comes_to_a_method_of_its_request() -> None:
-    """And ``on_success`` is one of the class that is made for the task."""
+    """And these two are of the class that is made for the task."""
     source = inspect.getsource(create_request_cls)
     assert "class Request(base):" in source
+    assert "def execute_using_pool(self, pool, **kwargs):" in source
     assert "def on_success(self, failed__retval__runtime, **kwargs):" in source
     assert "return self.on_failure(retval, return_ok=True)" in source
     assert "self._announce_revoked(" in inspect.getsource(Request.revoked)
@@ -147,6 +153,8 @@ def test_a_task_is_received_before_it_can_begin() -> None:
     made = inspect.getsource(Request.__init__)
     assert "self._message = message" in made
     assert "self._task = task or " in made
+    assert "self._on_ack = on_ack" in made
+    assert "self._on_reject = on_reject" in made
 
 
 def _source(package: str, file: str) -> str:
@@ -178,12 +186,12 @@ def test_a_pool_of_threads_returns_what_can_be_cancelled() -> None:
 
 
 def test_what_celery_has_cancelled_is_not_acked() -> None:
-    source = inspect.getsource(inspect.unwrap(Request._announce_cancelled))
+    source = inspect.getsource(Request._announce_cancelled)
     assert source.index("self.task.backend.mark_as_retry(") < source.index("self._already_cancelled = True")
-    acks = inspect.getsource(inspect.unwrap(Request.on_failure)).partition("self._announce_revoked(")
+    acks = inspect.getsource(Request.on_failure).partition("self._announce_revoked(")
     assert acks[1]
     assert "if not self._already_cancelled and not self._already_revoked:" in acks[0]
-    assert "self._announce_cancelled(" in inspect.getsource(inspect.unwrap(Request.cancel))
+    assert "self._announce_cancelled(" in inspect.getsource(Request.cancel)
 
 
 def test_what_the_tracer_knows_of_a_task() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from celery import Task
 
+from kombu_redisdelay.transport.request import _begins
 from kombu_redisdelay.transport.tasks import STRATEGY, Door, keep_from_beginning, note_given_up
-from kombu_redisdelay.transport.worker import _processing
 
 TASK = SimpleNamespace(Strategy=STRATEGY)
 
@@ -70,28 +70,29 @@ class Worker:
     def __init__(self) -> None:
         self.executor = ThreadPoolExecutor(1)
         self.ran: list[Any] = []
-        self.door = Door(self.hand_over)
-        self.process_task = _processing(self.hand_over, SimpleNamespace(semaphore=None), self.door)
+        self.door = Door()
+        self.begin = self.hand_over
+
+    def request(self, message: Any) -> Any:
+        return SimpleNamespace(_message=message, door=self.door)
+
+    def process_task(self, request: Any) -> None:
+        _begins(lambda request, pool: self.begin(request))(request, None)
 
     def hand_over(self, request: Any) -> None:
-        request.message.future = self.executor.submit(self.ran.append, request)
-
-
-def request() -> Any:
-    message = received()
-    return SimpleNamespace(_message=message, message=message)
+        request._message.future = self.executor.submit(self.ran.append, request)
 
 
 def test_nothing_passes_when_it_is_shut() -> None:
-    worker, before, after = Worker(), request(), request()
+    worker = Worker()
+    before, after = (worker.request(received()) for _ in range(2))
     worker.process_task(before)
-    worker.door.shut()
-    worker.door.shut()
+    worker.door.is_shut = True
     worker.process_task(after)
     worker.executor.shutdown()
     assert worker.ran == [before]
-    assert not keep_from_beginning(before.message)
-    assert keep_from_beginning(after.message)
+    assert not keep_from_beginning(before._message)
+    assert keep_from_beginning(after._message)
 
 
 @pytest.mark.parametrize("when", ["before the mark", "behind the mark", "in the door", "in the pool"])
@@ -101,8 +102,8 @@ def test_a_worker_that_is_told_to_stop_while_a_timer_begins_a_task(when: str) ->
 
     def stop(at: str) -> None:
         if at == when:
-            worker.door.shut()
-            given_back.append(keep_from_beginning(task.message))
+            worker.door.is_shut = True
+            given_back.append(keep_from_beginning(message))
 
     class Message(SimpleNamespace):
         def __setattr__(self, name: str, value: object) -> None:
@@ -119,11 +120,11 @@ def test_a_worker_that_is_told_to_stop_while_a_timer_begins_a_task(when: str) ->
         worker.hand_over(request)
 
     message = Message(received_as=TASK)
-    task = SimpleNamespace(_message=message, message=message)
+    task = worker.request(message)
     # Nothing that waits for the thread runs before the worker is told.
     gate = Event()
     worker.executor.submit(gate.wait)
-    worker.door.let_in = process
+    worker.begin = process
     worker.process_task(task)
     gate.set()
     worker.executor.shutdown()

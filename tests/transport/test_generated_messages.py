@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu.transport import virtual
 
-from kombu_redisdelay.broker.message import due
+from kombu_redisdelay.broker.message import check, due
 from kombu_redisdelay.transport.protocol import wrong_part
-from kombu_redisdelay.transport.receive import _decode
+from kombu_redisdelay.transport.receive import _decoded
 from tests.environments import examples
 from tests.search import may_search_for_long
 
@@ -209,7 +209,7 @@ def stock(entry: bytes) -> virtual.Message:
 
 def ours(entry: bytes) -> virtual.Message:
     """As our transport delivers it, and our worker hands it to Celery."""
-    made = virtual.Message(_decode(entry), channel=_Channel())
+    made = virtual.Message(check(_decoded(entry)), channel=_Channel())
     made.accept = {"application/json"}
     wrong = wrong_part(made)
     if wrong is not None:

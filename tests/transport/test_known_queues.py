@@ -11,7 +11,7 @@ from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, batch
 from kombu_redisdelay.broker.keys import known_queues
-from kombu_redisdelay.broker.maintenance import UNUSED_FOR, forget_unused
+from kombu_redisdelay.broker.known_queues import UNUSED_FOR, forget_unused
 from kombu_redisdelay.broker.portions import finish
 from tests.transport.kit import Inbox, Site, drain, look_after_queues, publish
 

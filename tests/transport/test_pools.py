@@ -12,16 +12,17 @@ import pytest
 from celery.concurrency import get_implementation
 from celery.concurrency.base import BasePool
 
+from kombu_redisdelay.extending import extend
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.pools import (
+from kombu_redisdelay.transport.pools import _told_of_escapes
+from kombu_redisdelay.transport.tasks import Door
+from kombu_redisdelay.transport.upstream import (
     LOOK_EVERY,
     LOOKS,
-    _looking_again,
-    _module_of,
-    _told_of_escapes,
-    _without_the_ended,
+    LookingAgain,
+    module_of,
+    without_the_ended,
 )
-from kombu_redisdelay.transport.tasks import Door
 
 
 class Hub:
@@ -48,18 +49,21 @@ def test_a_process_whose_sentinel_closed_before_it_had_ended(after: int) -> None
             pool._pool = [tracked]
         return "done"
 
-    maintain = _looking_again(maintain_pool, pool, hub)
-    assert maintain() == "done"
+    pool.maintain_pool = maintain_pool
+    extend(pool, "maintain_pool", LookingAgain(pool, hub))
+    assert pool.maintain_pool() == "done"
     while hub.later:
         hub.later.pop()()
     assert looks == after + 1
-    maintain()
+    pool.maintain_pool()
     assert hub.later == [], "there is nothing to look for"
 
 
 def test_one_that_never_ends_is_not_looked_for_for_ever() -> None:
-    pool, hub = SimpleNamespace(_pool=[SimpleNamespace(_sentinel_poll=None)]), Hub()
-    _looking_again(lambda: None, pool, hub)()
+    dying = SimpleNamespace(_sentinel_poll=None)
+    pool, hub = SimpleNamespace(_pool=[dying], maintain_pool=lambda: None), Hub()
+    extend(pool, "maintain_pool", LookingAgain(pool, hub))
+    pool.maintain_pool()
     looks = 0
     while hub.later:
         looks += 1
@@ -70,9 +74,8 @@ def test_one_that_never_ends_is_not_looked_for_for_ever() -> None:
 def test_a_process_that_has_ended_is_not_watched_by_a_new_connection() -> None:
     living, ended = SimpleNamespace(), SimpleNamespace(_sentinel_poll=None)
     pool, hub, watched = SimpleNamespace(maintain_pool=lambda: None), Hub(), []
-    track = _without_the_ended(lambda process, hub: watched.append(process), pool)
     for process in (living, ended):
-        track(process, hub)
+        without_the_ended(pool, lambda process, hub: watched.append(process), process, hub)
     assert watched == [living]
     # It is replaced soon.
     assert hub.later == [pool.maintain_pool]
@@ -92,13 +95,13 @@ def pool_of_celery(name: str) -> Any:
 def test_an_application_may_extend_a_pool(name: str, module: str) -> None:
     """`worker_pool` may be a class of its own."""
     extended: Any = type("Pool", (get_implementation(name),), {"__module__": "shop.pools"})
-    assert _module_of(extended.__new__(extended)) == module
+    assert module_of(extended.__new__(extended)) == module
 
 
 def test_a_pool_of_its_own_is_none_of_celery_s() -> None:
     """Whatever the module is called."""
     extended: Any = type("Pool", (BasePool,), {"__module__": "shop.prefork"})
-    assert _module_of(extended.__new__(extended)) == "base"
+    assert module_of(extended.__new__(extended)) == "base"
 
 
 class Request:
@@ -136,7 +139,7 @@ def test_a_time_limit_in_an_ack_is_for_the_pool(
         callback(target(*args))
 
     request = Request(error)
-    apply = _told_of_escapes(on_apply, consumer, Door(lambda request: None))
+    apply = _told_of_escapes(on_apply, consumer, Door())
     with pytest.raises(type(error)):
         apply(lambda: "done", (), {}, request.on_success, timeout=timeout)
     assert bool(later) == looked_after

@@ -23,7 +23,6 @@ from celery.app.amqp import AMQP
 from celery.backends.rpc import RPCBackend
 from celery.concurrency.asynpool import AsynPool
 from celery.concurrency.gevent import TaskPool
-from celery.worker import WorkController
 from celery.worker.request import Request
 from gevent.pool import Pool as GeventPool
 from kombu.transport import redis as kombu_redis
@@ -44,10 +43,7 @@ PRIVATE: dict[str, type] = {
     "_accepted": ApplyResult,
     "_active_writers": AsynPool,
     "_active_writes": AsynPool,
-    "_already_cancelled": Request,
     "_already_revoked": Request,
-    "_announce_cancelled": Request,
-    "_announce_revoked": Request,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
     "_cache": AsynPool,
@@ -74,7 +70,6 @@ PRIVATE: dict[str, type] = {
     "_message": Request,
     "_on_collect": virtual.QoS,
     "_pool_map": TaskPool,
-    "_process_task": WorkController,
     "_queue_cycle": kombu_redis.Channel,
     "_raw": virtual.Message,
     "_register": kombu_redis.MultiChannelPoller,
@@ -91,11 +86,19 @@ PRIVATE: dict[str, type] = {
 OTHERS = {"_asdict", "_fields", "_replace", "_redisdelay_is_guarded"}
 
 #: New in Celery 5.7, and used only if it is there.
-_NEW = {"_eta_timer_entry", "_retry_worker_lost"}
+_NEW = {"_eta_timer_entry"}
 if celery.VERSION >= (5, 7):
     PRIVATE |= dict.fromkeys(sorted(_NEW), Request)
 else:
     OTHERS |= _NEW
+
+
+#: The same in kombu 5.7.
+_NEW_IN_KOMBU = "_get_publish_topics"
+if hasattr(kombu_redis.Channel, _NEW_IN_KOMBU):
+    PRIVATE[_NEW_IN_KOMBU] = kombu_redis.Channel
+else:
+    OTHERS.add(_NEW_IN_KOMBU)
 
 
 @cache
@@ -108,6 +111,11 @@ def used() -> dict[str, set[str]]:
             defined.update(_defined_by(node))
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
                 found[node.attr].add(path.relative_to(PACKAGE).as_posix())
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "extend":
+                # Of what is extended, the name is given as a text.
+                name = ast.unparse(node.args[1]).strip("'")
+                if name.startswith("_"):
+                    found[name].add(path.relative_to(PACKAGE).as_posix())
     return {name: files for name, files in found.items() if name not in defined}
 
 

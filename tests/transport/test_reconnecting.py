@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.transport import transports
-from kombu_redisdelay.transport.worker import _dropping_events
+from kombu_redisdelay.transport.upstream import dropping_events
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 
@@ -111,8 +111,7 @@ def test_a_worker_sends_no_event_to_a_server_that_is_gone(site: Site) -> None:
         told.append(error)
 
     channel = dispatcher.producer.channel
-    on_lost_extended = _dropping_events(on_lost)
-    on_lost_extended(SimpleNamespace(event_dispatcher=dispatcher), RedisConnectionError("lost"))
+    dropping_events(on_lost, SimpleNamespace(event_dispatcher=dispatcher), RedisConnectionError("lost"))
     assert told
     assert channel.connection is None
     # It is kept for the next dispatcher.

@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
-from kombu_redisdelay.transport.failures import bare, error_name
+from kombu_redisdelay.transport.ending import bare, error_name
 from kombu_redisdelay.transport.returned import lost_of, tell_what_has_not_failed
 
 #: From 5.7 on, Celery bears what its hooks raise.

@@ -21,7 +21,7 @@ from kombu.utils.uuid import uuid
 from kombu_redisdelay import Unique, batch
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.rpc_results import is_rpc, let_results_expire
-from kombu_redisdelay.transport.keyed_message import PublishedTag
+from kombu_redisdelay.transport.publishing import PublishedTag
 from tests.transport.kit import Site, drain, publish
 from tools.harness.process import wait_until
 

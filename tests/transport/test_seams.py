@@ -1,13 +1,20 @@
-"""The parts of kombu that we override, call or read. A test that fails here tells what kombu has moved."""
+"""The parts of kombu that we override, call or read. A test that fails here tells what kombu has moved.
+
+What we extend of Celery is listed, too, with the reason. ``test_celery_seams`` holds what it means.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.worker.request import Request as CeleryRequest
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
@@ -15,17 +22,23 @@ from kombu.utils import scheduling
 from kombu.utils.eventio import READ
 
 import kombu_redisdelay
+from kombu_redisdelay.transport import request
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.connecting import ConnectingChannel
 from kombu_redisdelay.transport.declaring import DeclaringChannel
-from kombu_redisdelay.transport.outbox import Outbox, ProducerBatch
+from kombu_redisdelay.transport.outbox import ProducerBatch
 from kombu_redisdelay.transport.poller import Poller
 from kombu_redisdelay.transport.publishing import PublishingChannel
 from kombu_redisdelay.transport.qos import QoS
+from kombu_redisdelay.transport.returned import tell_what_has_not_failed
 from kombu_redisdelay.transport.sentinel import SentinelChannel, SentinelTransport
 from kombu_redisdelay.transport.transports import Transport
+from kombu_redisdelay.transport.unusable import UNUSABLE
+from kombu_redisdelay.transport.worker import extend_worker
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.redis_server import RedisServer
+
+PACKAGE = Path(kombu_redisdelay.__file__).parent
 
 OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
@@ -50,7 +63,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
         PublishingChannel,
         redis.Channel,
         {
-            *("_put", "_put_fanout", "basic_publish", "_next_delivery_tag"),
+            *("_put", "basic_publish", "_next_delivery_tag"),
         },
     ),
     (
@@ -96,6 +109,48 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     ),
     (SentinelTransport, redis.SentinelTransport, set()),
 ]
+
+
+#: Class or module of Celery -> what of it we have replaced (``extending.py``) -> why there is no better
+#: place.
+EXTENDED: dict[str, dict[str, str]] = {
+    "celery.worker.consumer.consumer:Consumer": {
+        "connection_for_read": "Nothing else tells a connection that a worker consumes over it.",
+        "ensure_connected": "It waits for a server that is away, but not for one that refuses for a while.",
+        "update_strategies": "The requests of tasks get their class there, each time that it has connected.",
+        "create_task_handler": "Each message is looked at before Celery sees it.",
+        "on_decode_error": "Here a message is lost that could be a dead letter.",
+        "on_invalid_task": "Here, too.",
+        "on_unknown_message": "Here, too.",
+        "on_unknown_task": "Here a message is lost that another worker may know.",
+        "on_connection_error_after_connected": "A fault: see `upstream.py`, as with the next two.",
+        "on_close": "A fault.",
+    },
+    "celery.worker.consumer.consumer:Consumer.Blueprint": {
+        "start": "A refusal of the server leaves it as an error that ends the worker."
+    },
+    "celery.worker.heartbeat:Heart": {"_send": "A fault."},
+    "celery.backends.rpc:RPCBackend": {"store_result": "A fault: results have no time to live."},
+    "celery.app.trace": {
+        "report_internal_error": "Only the tracer knows that a task has returned; it says so to nobody."
+    },
+    "celery.app.trace:TraceInfo": {
+        "handle_failure": "The same, of an error that has its own report.",
+        "handle_retry": "An error there makes a failure of a task whose retry was published.",
+    },
+}
+
+#: What our request overrides of Celery's, which is derived from it, and why.
+OF_REQUEST = {
+    "__init__": "Its ack is sent where it is called, in each pool.",
+    "execute_using_pool": "The door to the pool is there.",
+    "on_failure": "How a task has ended is told there,",
+    "on_timeout": "and there,",
+    "_announce_revoked": "and there. The signal `task_revoked` does not say which message it is of.",
+    "_retry_worker_lost": "A fault: see `upstream.py`, as with the next two.",
+    "_announce_cancelled": "A fault.",
+    "cancel": "A fault.",
+}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -202,30 +257,34 @@ class TestChannel:
         assert site.redis.smembers(channel.keyprefix_queue % "e") == {b"k\x06\x16\x06\x16q"}
 
     def test_exchanges_look_up_their_queues(self) -> None:
+        """We do so in their place, and put the message into each of these."""
         for exchange in (virtual.exchange.DirectExchange, virtual.exchange.TopicExchange):
             assert "self.channel._lookup" in inspect.getsource(exchange.deliver)
+            assert "_put(queue, message" in inspect.getsource(exchange.deliver)
+        assert "if q and q != deadletter" in inspect.getsource(virtual.exchange.TopicExchange.deliver)
         assert "self.get_table" in inspect.getsource(virtual.Channel._lookup)
 
-    def test_exchanges_call_put_for_each_queue(self) -> None:
-        source = inspect.getsource(virtual.exchange.DirectExchange.deliver)
-        assert "self.channel._put" in source
-        assert "_put_fanout" in inspect.getsource(virtual.exchange.FanoutExchange.deliver)
+    def test_fanout_publishes_to_its_topics(self) -> None:
+        """We do so in its place."""
+        source = inspect.getsource(redis.Channel._put_fanout)
+        assert "_get_publish_topic" in source
+        assert "client.publish(" in source
+
+    def test_what_goes_back_without_ack_emulation_is_put(self) -> None:
+        assert "self._put(queue, message)" in inspect.getsource(virtual.Channel._restore)
 
     def test_without_ack_emulation_the_base_class_counts(self, site: Site) -> None:
         assert site.channel(ack_emulation=False).QoS is virtual.QoS
 
-    def test_batch_is_handed_to_put_by_this_name(self) -> None:
+    def test_a_batch_is_made_like_kombus(self) -> None:
         if hasattr(redis, "PublishBatch"):
-            assert "_publish_batch=self" in inspect.getsource(redis.PublishBatch.publish)
             takes(redis.Channel.create_publish_batch, max_size=1)
 
-    @pytest.mark.parametrize("name", ["publish", "add", "flush", "discard", "close"])
+    @pytest.mark.parametrize("name", ["publish", "flush", "discard", "close"])
     def test_batch_is_used_like_kombus(self, name: str) -> None:
         if not hasattr(redis, "PublishBatch"):
             pytest.skip("kombu < 5.7")
-        # kombu puts messages into what `_put` is handed, which is not the batch itself.
-        ours = getattr(Outbox if name == "add" else ProducerBatch, name)
-        theirs = getattr(redis.PublishBatch, name)
+        ours, theirs = getattr(ProducerBatch, name), getattr(redis.PublishBatch, name)
         assert [p.name for p in parameters(ours)] == [p.name for p in parameters(theirs)]
 
 
@@ -367,3 +426,43 @@ def test_the_inbox_of_these_tests_works_with_the_stock_transport_too(site: Site,
     inbox = Inbox(channel)
     drain(connection, lambda: len(inbox) == 1)
     inbox.messages[0].ack()
+
+
+class TestCelery:
+    @staticmethod
+    def extended(of: str) -> set[str]:
+        module, _, name = of.partition(":")
+        owner: Any = importlib.import_module(module)
+        for part in name.split(".") if name else ():
+            owner = getattr(owner, part)
+        return {name for name, value in vars(owner).items() if hasattr(value, "extends_celery")}
+
+    def test_what_we_replace(self) -> None:
+        # They extend what is loaded.
+        importlib.import_module("celery.worker.consumer.consumer")
+        extend_worker()
+        tell_what_has_not_failed()
+        for of, names in EXTENDED.items():
+            assert self.extended(of) == names.keys(), of
+
+    def test_nothing_else_is_replaced(self) -> None:
+        """As our sources say it."""
+        calls = [
+            node
+            for path in PACKAGE.rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "extend"
+        ]
+        of_classes = sum(map(len, EXTENDED.values())) - len(UNUSABLE) + 1
+        of_pools = 3
+        assert len(calls) == of_classes + of_pools
+
+    def test_what_our_request_overrides(self) -> None:
+        overridden = {
+            name
+            for ours in request.Request.__mro__
+            for name, value in vars(ours).items()
+            if "redisdelay" in ours.__module__ and inspect.isfunction(value) and name in vars(CeleryRequest)
+        }
+        new = {"_retry_worker_lost"} - vars(CeleryRequest).keys()
+        assert overridden == OF_REQUEST.keys() - new

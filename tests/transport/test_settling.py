@@ -51,12 +51,10 @@ def held(site: Site) -> Any:
 def received(consumer: Loop, message: Any) -> SimpleNamespace:
     """The request that Celery makes of it."""
     request = SimpleNamespace(
-        _task=None,
-        message=message,
         on_ack=promise(consumer.call_soon, (message.ack_log_error,)),
         on_reject=promise(consumer.call_soon, (message.reject_log_error,)),
     )
-    settling._on_task_received(sender=consumer, request=request)
+    settling.settle_where_called(request, message, consumer)
     return request
 
 
@@ -158,19 +156,10 @@ def test_an_error_is_told(held: Any, caplog: pytest.LogCaptureFixture, monkeypat
 
 
 def test_another_shape_is_left_alone(held: Any) -> None:
-    request = SimpleNamespace(
-        _task=None, message=held, on_ack=held.ack_log_error, on_reject=promise(print, ("x",))
-    )
-    settling._on_task_received(sender=None, request=request)
+    request = SimpleNamespace(on_ack=held.ack_log_error, on_reject=promise(print, ("x",)))
+    settling.settle_where_called(request, held, None)
     assert request.on_ack == held.ack_log_error
     assert request.on_reject.fun is print
-
-
-def test_messages_of_other_brokers_are_left_alone() -> None:
-    message = SimpleNamespace(channel=object(), ack_log_error=print)
-    ack = promise(print, (print,))
-    settling._on_task_received(request=SimpleNamespace(message=message, on_ack=ack, on_reject=ack))
-    assert ack.fun is print
 
 
 SEAM = """

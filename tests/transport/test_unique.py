@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import copy
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,10 @@ from kombu.messaging import Producer
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, unique_conflict
+from kombu_redisdelay.broker.outgoing import Outbox
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport import settings
-from kombu_redisdelay.transport.keyed_message import Fate, Noting
-from kombu_redisdelay.transport.outbox import Outbox
+from kombu_redisdelay.transport.unique_results import Fate, Noting
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
 
@@ -556,12 +557,9 @@ class TestTask:
 
 class TestEarlyAcks:
     def test_a_worker_says_so_once(self, app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-        class Request:
-            message = type("Message", (), {"headers": {**KEY, "x-unique-while": "done"}})
-            task = type("Task", (), {"name": "by hand", "acks_late": False})
-
+        task = SimpleNamespace(name="by hand", acks_late=False)
         for _ in range(2):
-            settings._on_task_received(Request())
+            settings.warn_of_early_ack(task, {**KEY, "x-unique-while": "done"})
         assert [record.getMessage() for record in caplog.records] == [
             "Task by hand is published with x-unique-while = 'done', and this worker acks it before it runs. "
             "So its key is free by then, as with 'waiting'. Set acks_late = True."

@@ -15,6 +15,7 @@ from kombu.message import Message
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.transport import unusable
 from kombu_redisdelay.transport.channel import Channel
+from kombu_redisdelay.transport.worker import extend_worker
 from tests.transport.kit import Site
 
 WRAPPED = {
@@ -57,7 +58,7 @@ class Recorder(Consumer):  # type: ignore[misc]
 
 
 def test_celery_calls_them_and_an_override_decides() -> None:
-    unusable.extend()
+    extend_worker()
     consumer = Recorder()
 
     def raising(error: type[Exception]) -> Any:
@@ -86,7 +87,7 @@ def test_celery_calls_them_and_an_override_decides() -> None:
 
 
 def test_what_it_knows_is_told_where_its_tasks_come_from(site: Site) -> None:
-    unusable.extend()
+    extend_worker()
     for wait, known in ((3600, {"a": None}), (None, None)):
         channel = site.channel(unknown_task_wait=wait)
         consumer = Recorder()
@@ -97,6 +98,6 @@ def test_what_it_knows_is_told_where_its_tasks_come_from(site: Site) -> None:
 
 
 def test_another_broker_is_left_alone() -> None:
-    unusable.extend()
+    extend_worker()
     assert unusable._qos(SimpleNamespace(channel=object(), delivery_tag="1")) is None
     assert Options().unknown_task_wait == 3600

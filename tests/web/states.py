@@ -6,7 +6,7 @@ from typing import Any
 
 from kombu.connection import Connection
 
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.states import STATES
 from tests.cli.site import QUEUE, Site

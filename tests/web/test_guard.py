@@ -14,7 +14,7 @@ from starlette.types import Message
 from kombu_redisdelay.web import Viewer as Visitor
 from kombu_redisdelay.web import create
 from kombu_redisdelay.web.csrf import TOKEN
-from kombu_redisdelay.web.guesses import MOST
+from kombu_redisdelay.web.guard import MOST
 from tests.cli.site import Site
 from tests.web.states import scheduled
 from tests.web.viewer import Viewer

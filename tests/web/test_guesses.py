@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kombu_redisdelay.web.guesses import EVERY_SECONDS, MOST, MOST_PEOPLE, Guesses, person_of
+from kombu_redisdelay.web.guard import EVERY_SECONDS, MOST, MOST_PEOPLE, Guesses, person_of
 
 ANN = person_of("10.0.0.7", b"ann")
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kombu_redisdelay.broker.maintenance import record
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.web import actions
 from tests.cli.site import QUEUE, Site
 from tests.transport.kit import Inbox, drain

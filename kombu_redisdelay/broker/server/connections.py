@@ -370,7 +370,7 @@ class PrimaryConnection(ToPrimary, SentinelManagedConnection):
     server turns out to be another one."""
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """As redis-py's, which from 6.0 on connects to the old address here, and to localhost at first."""
+        """As redis-py's, but for ``old_primary``: from 6.0 on, it connects here without asking."""
         if self._sock is None:
             self.connect()
         super().send_packed_command(command, check_health)

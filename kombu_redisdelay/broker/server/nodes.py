@@ -26,7 +26,7 @@ from kombu_redisdelay.broker.server.wire import Unreachable, WrongServer
 from kombu_redisdelay.refusals import refusal_of
 
 try:
-    # Up to redis-py 5, only this parser knows the errors of a cluster.
+    # ``cluster_errors``: up to redis-py 5, only this parser knows them.
     from redis.cluster import ClusterParser  # type: ignore[attr-defined]
 except ImportError:
     PARSER: dict[str, Any] = {}
@@ -256,7 +256,7 @@ def _address(node: ClusterNode) -> Address:
 
 
 def _shuffled(nodes: Mapping[str, ClusterNode]) -> dict[str, ClusterNode]:
-    """redis-py asks the first one that answers; from 8.0 on, it does this itself."""
+    """``first_server_is_asked``: from 8.0 on, redis-py does this itself."""
     return dict(sample(list(nodes.items()), len(nodes)))
 
 

@@ -11,7 +11,7 @@
 --                        because many keys have one message only
 --   limited              hash: key -> pairs of a step and when its turn begins, of keys that have messages
 --                        and may not be served now
--- and those of fair_limits.lua, fair_unacked.lua and fair_earlier.lua.
+-- and those of fair_limits.lua and fair_unacked.lua.
 --
 -- A list that is not empty has its key either in the turns of the step or in `limited`. But each of these may
 -- be lost: Redis may evict it, or somebody may delete it. That must cost no more than what was in it. So

@@ -17,7 +17,8 @@ local function count_keys_from_now(control, was_counted)
     return
   end
   local base = base_of(control)
-  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active', base .. 'earlier')
+  -- Whoever counts, counts for an earlier limit.
+  redis.call('UNLINK', base .. 'unacked-keys', base .. 'active', base .. 'earlier', base .. 'claim:counting')
   if counts then
     redis.call('HSET', control, 'counting', string.format('%.0f', clock_us()))
   else

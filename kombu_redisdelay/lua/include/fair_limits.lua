@@ -6,7 +6,7 @@
 -- A key that is at a limit leaves the turns when its turn comes, so that it costs nothing while it waits.
 
 -- include: fair_at_limit
--- include: fair_earlier
+-- include: fair_unacked
 -- include: full
 
 local MOST_ALARMS = 100
@@ -100,13 +100,10 @@ local function write_counts(fair)
   end
 end
 
--- When the first alarm is, or a look at what was taken earlier (fair_earlier.lua), microseconds since the
--- epoch; nil if there is none.
+-- When the first alarm is, microseconds since the epoch; nil if there is none.
 local function first_alarm_us(fair)
   local first = fair.has_rate and redis.call('ZRANGE', fair.base .. 'alarms', 0, 0, 'WITHSCORES')[2]
-  local alarm_us = first and math.min(fair.now_us + THIRTY_YEARS_US, math.ceil(tonumber(first)))
-  local look_us = look_at_earlier_us(fair)
-  return alarm_us and look_us and math.min(alarm_us, look_us) or alarm_us or look_us
+  return first and math.min(fair.now_us + THIRTY_YEARS_US, math.ceil(tonumber(first)))
 end
 
 -- Whether no other consumer comes by then.

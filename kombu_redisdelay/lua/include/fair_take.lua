@@ -38,7 +38,7 @@ local function enter_fair(queue, budget)
   local strayed = move_strays(fair, queue.ready[lowest], budget)
   queue.counts[lowest] = queue.counts[lowest] + strayed
   read_fair_limits(fair)
-  note_work(fair, (ring_alarms(fair) + free_earlier(fair)) * LIMITED)
+  note_work(fair, ring_alarms(fair) * LIMITED)
   queue.has_permits = queue.has_permits or fair.counts
   if fair.is_limited then
     -- What waits for a worker that knows its task has its turn when it is due.

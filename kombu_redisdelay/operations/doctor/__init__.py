@@ -11,25 +11,23 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Res
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, natural
 from kombu_redisdelay.operations.app_tasks import import_tasks, queues_of_tasks
-from kombu_redisdelay.operations.doctor.filling import check_filling
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
 from kombu_redisdelay.operations.doctor.leases import check_lease, check_worker_names
-from kombu_redisdelay.operations.doctor.leftovers import check_leftovers
+from kombu_redisdelay.operations.doctor.left_behind import check_leftovers, check_unlisted, old_bindings
 from kombu_redisdelay.operations.doctor.limits import check_stock_workers
 from kombu_redisdelay.operations.doctor.names import names_of
-from kombu_redisdelay.operations.doctor.old_bindings import old_bindings
-from kombu_redisdelay.operations.doctor.partitions import attended, check_partitions
 from kombu_redisdelay.operations.doctor.permissions import check_permissions
-from kombu_redisdelay.operations.doctor.prefetch import check_prefetch
 from kombu_redisdelay.operations.doctor.queues import check_queues
-from kombu_redisdelay.operations.doctor.reach import divide
 from kombu_redisdelay.operations.doctor.refusals import check_refusals
-from kombu_redisdelay.operations.doctor.replication import check_replication
-from kombu_redisdelay.operations.doctor.result_backend import check_result_backend
-from kombu_redisdelay.operations.doctor.server import check_server
-from kombu_redisdelay.operations.doctor.transport_options import check_transport_options
-from kombu_redisdelay.operations.doctor.unlisted import check_unlisted
-from kombu_redisdelay.operations.doctor.url import check_url
+from kombu_redisdelay.operations.doctor.server import check_filling, check_replication, check_server, divide
+from kombu_redisdelay.operations.doctor.settings import (
+    attended,
+    check_partitions,
+    check_prefetch,
+    check_result_backend,
+    check_transport_options,
+    check_url,
+)
 from kombu_redisdelay.operations.stranded import find_stranded
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.words import first_of, sentence

@@ -1,20 +1,178 @@
-"""Checks whether messages are safe with this server."""
+"""Checks a server: is it there, are messages safe with it, what may a failover lose, and what fills it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.server import OneServer, evicted_by
 from kombu_redisdelay.broker.server.wire import clock_ms
+from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.replication import MIN_REPLICAS
-from kombu_redisdelay.operations.server_memory import CONTAINER, UNKNOWN, ServerMemory, mebibytes, memory_in
-from kombu_redisdelay.words import number_of
+from kombu_redisdelay.operations.memory import memory_use
+from kombu_redisdelay.operations.memory_use import MemoryUse
+from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis, unknown_bytes
+from kombu_redisdelay.operations.server_memory import (
+    CONTAINER,
+    UNKNOWN,
+    ServerMemory,
+    mebibytes,
+    memories,
+    memory_in,
+)
+from kombu_redisdelay.words import number_of, size
+
+
+class Reach(NamedTuple):
+    """Queues, by whether they can be looked at."""
+
+    within: list[str]
+    away: list[str]
+
+
+def divide(store: Store, queues: Iterable[str], silent: Collection[str]) -> Reach:
+    """See which *queues* can be looked at. A queue is away if one of its partitions is.
+
+    Arguments:
+        silent: addresses of servers that do not answer. They are not asked again: each time may take seconds.
+    """
+    reach = Reach([], [])
+    has_failed = set(silent)
+    for queue in queues:
+        answers = all(_answers(store, name, has_failed) for name in store.partitions.names(queue))
+        (reach.within if answers else reach.away).append(queue)
+    return reach
+
+
+def _answers(store: Store, name: str, has_failed: set[str]) -> bool:
+    if not store.server.has_slots:
+        return True
+    try:
+        address = store.server.server_of(store.keys(name).schedule).address
+    except ConnectionError:
+        return False
+    if address in has_failed:
+        return False
+    try:
+        # A server that answers may refuse: the cluster is down.
+        with store.server.hurrying():
+            store.server.call("EXISTS", store.keys(name).schedule)
+    except TimeoutError:
+        has_failed.add(address)
+        return False
+    except ConnectionError:
+        return False
+    return True
+
+
+#: The setting of a server: how many replicas must follow, or it writes nothing.
+MIN_REPLICAS = "min-replicas-to-write"
+
+
+def check_replication(
+    server: OneServer, options: Options, *, has_sentinels: bool, is_cluster: bool
+) -> Iterator[Finding]:
+    """Check the replicas.
+
+    Arguments:
+        has_sentinels: whether the broker goes over to a replica when sentinels say so.
+        is_cluster: whether a cluster does so.
+    """
+    wanted = options.confirm_replicas
+    if not (has_sentinels or is_cluster or wanted):
+        return
+    replicas = int(server.info("replication").get("connected_slaves", 0))
+    if wanted > replicas:
+        yield wrong(
+            "confirm_replicas",
+            f"{wanted} replicas have to confirm a message, and the primary has {replicas}: publishing fails",
+            "Start the replicas that are missing, or lower confirm_replicas.",
+        )
+    elif wanted:
+        yield ok("confirm_replicas", f"{wanted} of {number_of(replicas, 'replica')} confirm each message")
+    if (has_sentinels or is_cluster) and not replicas:
+        yield warning(
+            "replicas",
+            "none: if this server dies, no other one can take over",
+            "Start a replica of it, or see why it has gone.",
+        )
+    if has_sentinels:
+        yield _refusing(server.setting(MIN_REPLICAS), replicas)
+
+
+def _refusing(setting: str | None, replicas: int) -> Finding:
+    advice = f"CONFIG SET {MIN_REPLICAS} 1, and in the configuration of each server."
+    if setting is None:
+        return warning(MIN_REPLICAS, "may not be asked (CONFIG)", f"See that it is 1 or more: {advice}")
+    if replicas and setting == "0":
+        return warning(
+            MIN_REPLICAS,
+            "0: a primary that was replaced and does not know it yet takes messages, and loses them",
+            advice,
+        )
+    return ok(MIN_REPLICAS, setting)
+
+
+#: Below this share of its memory, nothing is looked at.
+LEAST_SHARE = 0.5
+
+#: A server that will be full in less than so many seconds is worth a warning.
+SOON = 6 * 3600.0
+
+#: What is named: tasks at most, and what else has this part of what Redis uses.
+MOST_TASKS, LEAST_OF_REDIS = 3, 0.05
+
+
+def check_filling(access: Access) -> Iterator[Finding]:
+    """What fills the servers, if one is more than half full."""
+    fullest = max((memory.share for _, memory in memories(access.store)), default=0.0)
+    if fullest < LEAST_SHARE:
+        return
+    found = memory_use(access)
+    said = _said(found)
+    soon = [server for server in found.servers if server.full_in is not None and server.full_in < SOON]
+    if not soon:
+        yield ok("what fills Redis", said)
+        return
+    for server in soon:
+        yield warning(
+            "what fills Redis",
+            f"{server.server}: {fill_of(server)}; {said}",
+            "See `celery delayed memory`. Remove what is not needed, have fewer tasks published, start more "
+            "workers, or bound the queue.",
+        )
+
+
+def _said(found: MemoryUse) -> str:
+    """The parts of what Redis uses, the largest first."""
+    tasks = [
+        f"{kind_of(task)}, {task.state} in {task.queue}, {_part(task.bytes, found)}"
+        for task in found.tasks[:MOST_TASKS]
+    ]
+    queues = f"queues {_part(found.bytes, found)}{', of it ' if tasks else ''}{', '.join(tasks)}"
+    parts = [(found.bytes, queues)]
+    for each in found.others:
+        if each.bytes >= LEAST_OF_REDIS * found.used:
+            about = " about " if each.is_about else " "
+            of_these = f": {key_in_words(each.largest[0])}" if each.largest else ""
+            parts.append((each.bytes, f"{each.what}{about}{_part(each.bytes, found)}{of_these}"))
+    if rest := unknown_bytes(found):
+        parts.append((rest, f"Redis itself, and keys that were not looked at, {_part(rest, found)}"))
+    said = [text for _, text in sorted(parts, key=lambda part: -part[0])]
+    if found.unread:
+        said.append(f"{number_of(len(found.unread), 'queue')} could not be read")
+    return f"of what Redis uses: {'; '.join(said)}"
+
+
+def _part(bytes: int, found: MemoryUse) -> str:
+    return f"{size(bytes)} ({of_redis(bytes, found)})"
+
 
 OLDEST_VERSION = (6, 2)
 

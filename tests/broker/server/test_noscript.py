@@ -13,8 +13,8 @@ from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.keys import FAILED
+from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
-from kombu_redisdelay.broker.maintenance import check_unique, record
 from kombu_redisdelay.broker.message import Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE
@@ -36,11 +36,11 @@ from kombu_redisdelay.broker.server.scripts import (
 )
 from kombu_redisdelay.broker.stranded import Destination, Destined, Leftover, Leftovers, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
-from kombu_redisdelay.broker.unique import UniqueKey
+from kombu_redisdelay.broker.unique import UniqueKey, check_unique
 from kombu_redisdelay.broker.unknown_tasks import find_waiting
 from kombu_redisdelay.broker.unlisted import search_for
 from kombu_redisdelay.operations.history import queue_history
-from kombu_redisdelay.operations.isolated import isolated
+from kombu_redisdelay.operations.queue_reasons import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
 from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken, trim_failed
@@ -312,7 +312,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     names = {name for name, value in vars(scripts).items() if isinstance(value, scripts.Script)}
     assert names == {
         *("PUBLISH_UNIQUE", "CHECK_UNIQUE"),
-        *("SET_KEY_LIMITS", "COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
+        *("COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
         *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations.allocated import NODE_BYTES, Allocator, allocator_of
+from kombu_redisdelay.operations.estimate import NODE_BYTES, Allocator, allocator_of
 from tests.transport.kit import Site
 
 #: Mixtures of lengths.

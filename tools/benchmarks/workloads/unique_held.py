@@ -13,8 +13,8 @@ from kombu.messaging import Consumer, Producer
 from redis import Redis
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.maintenance import check_unique
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import check_unique
 from tools.benchmarks.peers import OURS
 from tools.benchmarks.redis_info import used_memory
 from tools.benchmarks.schedule import keys, now_ms
