@@ -8,6 +8,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.keeping import Burial, burying
 from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.server.scripts import run_each
 from kombu_redisdelay.broker.store import Store
 
@@ -34,6 +35,6 @@ def dead_letters(client: Any, keys: QueueKeys) -> list[bytes]:
 
 def _text(head: bytes, stored: bytes) -> bytes:
     when_us, failures, _, _, _, details = head.split(b" ", 5)
-    step, _, payload = stored.partition(b":")
+    step, payload = split_stored(stored)
     reason = json.loads(details)["text"].encode()
-    return b"%d %b %b %b\n%b" % (int(when_us) // 1000, failures, step, reason, payload)
+    return b"%d %b %d %b\n%b" % (int(when_us) // 1000, failures, step, reason, payload)
