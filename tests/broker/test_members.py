@@ -124,3 +124,14 @@ def test_a_priority_step_of_many_digits_leaves_a_dead_letter_readable(rig: Rig, 
     assert payload == written({})
     assert take_out(rig.store, "q", REQUEUE) == 1
     assert len(rig.ready("q", int(step) if len(step) < 10 else 0)) == 1
+
+
+@pytest.mark.parametrize("step", ["1" * 10, "1" * 30])
+def test_what_has_a_priority_step_of_many_digits_comes_back(rig: Rig, step: str) -> None:
+    """To a list that is read."""
+    rig.put("q", written({}))
+    consumer = rig.consumer()
+    [delivery] = taken(consumer, "q")
+    rig.client.hset(rig.store.keys("q").unacked(consumer.name), delivery.tag, f"{step}:{written({})}")
+    assert consumer.give_back("q", delivery.tag)
+    assert len(taken(consumer, "q")) == 1
