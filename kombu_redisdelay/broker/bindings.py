@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import keys
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.server.scripts import BIND, UNBIND, ScriptCall, run_each
+from kombu_redisdelay.broker.server.scripts import BIND, ScriptCall, run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store, name_of
 
@@ -83,11 +83,11 @@ class LastingBindings:
                 BIND,
                 self._keys(each.exchange, each.queue),
                 (
-                    self._member(each),
+                    "again" if again else "first",
                     each.exchange,
                     _field(each.exchange, each.routing_key),
-                    "again" if again else "first",
                     UNBOUND_MS,
+                    self._member(each),
                 ),
             )
             for each in some
@@ -134,7 +134,7 @@ class LastingBindings:
         return self._store.prefix + keys.shared_exchanges(self._store.server.has_slots)
 
     def _keys(self, exchange: str, queue: str) -> list[str]:
-        """The keys of ``lua/bind.lua`` and ``lua/unbind.lua``."""
+        """The keys of ``lua/bind.lua``."""
         unbound = self._store.prefix + keys.unbound(self._store.server.has_slots, queue)
         used = [_key_of(self._store, exchange), _key_of(self._store, exchange, "_permanent"), unbound]
         return used if exchange == queue else [*used, self._shared]
@@ -168,7 +168,7 @@ class LastingBindings:
                 each.separator.join((each.routing_key, each.pattern, each.queue))
                 for each in bindings[first : first + MESSAGES_PER_CALL]
             ]
-            yield UNBIND, used, (field, exchange, UNBOUND_MS, *members)
+            yield BIND, used, ("unbind", exchange, field, UNBOUND_MS, *members)
 
     def _run(self, calls: Iterable[ScriptCall]) -> list[int]:
         replies: list[int] = []

@@ -222,9 +222,17 @@ class Consumer:
         calls = []
         for delivery, message_id, due_ms in parkings:
             k = self.store.keys(delivery.queue)
-            keys = (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates)
-            expires_ms = self.store.expires_ms.get(delivery.queue, 0)
-            calls.append((PARK, keys, (delivery.tag, message_id, due_ms, expires_ms)))
+            args = PARK.arguments(
+                tag=delivery.tag,
+                id=message_id,
+                expires_ms=self.store.expires_ms.get(delivery.queue, 0),
+                due_ms=due_ms,
+                task="",
+                longest_ms=0,
+                shortest_ms=0,
+            )
+            keys = (k.unacked(self.name), k.schedule, k.messages, k.wake, k.duplicates, k.unknown)
+            calls.append((PARK, keys, args))
         replies = try_each(self.store.server, calls)
         self._acks.wake(queues)
         return replies

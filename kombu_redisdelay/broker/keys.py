@@ -110,6 +110,10 @@ class QueueKeys:
         """The keys of what is scheduled."""
         return self.schedule, self.messages, self.duplicates
 
+    def around(self, list_: str) -> tuple[str, ...]:
+        """A list that may have messages, and where these may go (``lua/move_ready.lua``)."""
+        return list_, self.wake, *self.scheduling, self.ready
+
     @property
     def waiting(self) -> tuple[str, str, str, str]:
         """All keys of what waits: for its time, or for a worker that knows its task."""

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import (
-    FORGET,
+    KNOWN,
     RECORD,
     TIDY,
-    UNUSED,
     ScriptCall,
     run_each,
     try_each,
@@ -62,7 +61,7 @@ def forget_unused(store: Store) -> RoundTrips[int]:
     """
     known = (known_queues(store.prefix),)
     unused_ms = round(UNUSED_FOR * 1000)
-    members = UNUSED(store.server, known, (unused_ms, UNUSED_AT_ONCE))
+    members = KNOWN(store.server, known, (unused_ms, UNUSED_AT_ONCE, 0))
     if not members:
         return 0
     yield
@@ -70,7 +69,8 @@ def forget_unused(store: Store) -> RoundTrips[int]:
     are_empty = run_each(store.server, [_tidying(store, name) for name in names])
     in_use = {name for name, is_empty in zip(names, are_empty, strict=True) if not is_empty}
     yield
-    FORGET(store.server, known, (unused_ms, *(each for each in members if name_of(each) not in in_use)))
+    forgotten = [each for each in members if name_of(each) not in in_use]
+    KNOWN(store.server, known, (unused_ms, 0, len(forgotten), *forgotten))
     yield
     store.remember(*in_use)
     return len(members)

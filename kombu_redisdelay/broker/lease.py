@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.lease_policy import SHORTEST_RENEWAL_INTERVAL, Leas
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.processes import Event, Lock, Thread
-from kombu_redisdelay.broker.server.scripts import LEAVE, RENEW, run_each, try_each
+from kombu_redisdelay.broker.server.scripts import RENEW, UNLIST, run_each, try_each
 from kombu_redisdelay.broker.server.server import Server, by_slot
 from kombu_redisdelay.broker.server.wire import Command, checked
 from kombu_redisdelay.broker.store import Store
@@ -248,7 +248,7 @@ class Lease:
         return True
 
     def _leave(self, server: Server) -> None:
-        calls = [(LEAVE, item, (self._consumer,)) for item in list(self._covered.items())]
+        calls = [(UNLIST, item, (self._consumer,)) for item in list(self._covered.items())]
         # If this fails, others forget this consumer when its lease has ended.
         with suppress(RedisError, OSError):
             for first in range(0, len(calls), QUEUES_PER_SCRIPT):
@@ -343,7 +343,7 @@ class Membership:
             self._lease.uncover(self._store.keys(queue))
         for some in portions(names, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             keys = [self._store.keys(queue) for queue in some]
-            calls = [(LEAVE, (k.consumers, k.unacked(self._consumer)), (self._consumer,)) for k in keys]
+            calls = [(UNLIST, (k.consumers, k.unacked(self._consumer)), (self._consumer,)) for k in keys]
             for queue, k, has_left in zip(some, keys, run_each(self._store.server, calls), strict=True):
                 if has_left:
                     self.queues.discard(queue)

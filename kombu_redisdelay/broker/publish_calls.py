@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.message import KEEP
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
-from kombu_redisdelay.broker.server.scripts import SCHEDULE, SCHEDULE_ALL, Script
+from kombu_redisdelay.broker.server.scripts import SCHEDULE, Script
 from kombu_redisdelay.broker.server.wire import Argument, Command
 
 #: Milliseconds until a token expires that no consumer takes.
 TOKEN_MS = 300_000
 
 #: How many KEYS and ARGV ``schedule.lua`` gets for a message that needs no binding, in a queue that does not
-#: expire.
-_KEYS, _ARGS = 5, 6
+#: expire; and of these ARGV, those of a queue.
+_KEYS, _ARGS, _OF_QUEUE = 5, 7, 2
 
 
 class Push:
@@ -70,20 +70,15 @@ def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
             yield from ((call, 1) for call in group)
             continue
         for some in portions(group, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
-            if len(some) == 1:
-                yield some[0], 1
-            else:
-                args = chain.from_iterable(
-                    (id, at_ms, delay_ms, stored) for _, _, (stored, _, id, at_ms, delay_ms, _) in some
-                )
-                yield (SCHEDULE_ALL, keys, tuple(args)), len(some)
+            messages = chain.from_iterable(args[_OF_QUEUE + 1 :] for _, _, args in some)
+            yield (SCHEDULE, keys, (*some[0][2][:_OF_QUEUE], len(some), *messages)), len(some)
 
 
 def _keys_of_simple(call: Any) -> tuple[str, ...] | None:
     script, keys, args = call
-    is_simple = script is SCHEDULE and len(keys) == _KEYS and len(args) == _ARGS and args[5] == KEEP
+    is_simple = script is SCHEDULE and len(keys) == _KEYS and len(args) == _ARGS and args[1] == KEEP
     return keys if is_simple else None
 
 
 def _size(call: Any) -> int:
-    return len(call[2][0])
+    return len(call[2][-1])

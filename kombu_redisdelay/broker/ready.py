@@ -21,8 +21,7 @@ from kombu_redisdelay.broker.paging import Reply, first_pages, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
-    REMOVE_READY,
-    SCHEDULE_READY,
+    MOVE_READY,
     ScriptCall,
     try_each,
 )
@@ -186,8 +185,10 @@ class ReadyLists:
         removed."""
 
         def call(of_list: _Search) -> ScriptCall:
-            args: list[Argument] = [part for end, each in of_list.messages for part in (end, each.payload)]
-            return REMOVE_READY, (of_list.list_, self._store.keys(queue).wake), args
+            args: list[Argument] = ["remove", of_list.step, self._store.separator]
+            for end, each in of_list.messages:
+                args += (end, each.payload)
+            return MOVE_READY, self._store.keys(queue).around(of_list.list_), args
 
         return self._run(queue, messages, call)
 
@@ -211,15 +212,14 @@ class ReadyLists:
                 that has published itself again.
             rewritten: tells how a message is written in the schedule.
         """
-        keys = self._store.keys(queue)
 
         def call(of_list: _Search) -> ScriptCall:
-            args: list[Argument] = [of_list.step, keys.separator]
+            args: list[Argument] = ["schedule", of_list.step, self._store.separator]
             for end, each in of_list.messages:
                 text, (id, due_ms, is_continued) = rewritten(each), due(each)
                 args += (end, each.payload, "" if text == each.payload else text)
                 args += (id, due_ms, int(is_continued))
-            return SCHEDULE_READY, (of_list.list_, keys.wake, *keys.scheduling, keys.ready), args
+            return MOVE_READY, self._store.keys(queue).around(of_list.list_), args
 
         return self._run(queue, messages, call)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
 from heapq import heapify, heappop, heappush
+from itertools import chain, compress
 from math import inf, isinf, nextafter
 from typing import Any
 
@@ -17,7 +18,7 @@ from kombu_redisdelay.broker.failure import report_dropped
 from kombu_redisdelay.broker.members import size_with_key
 from kombu_redisdelay.broker.message import split_stored, task_and_id, which
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.paging import IDS_PER_CALL, Part, find_all, id_bytes, read_pages
+from kombu_redisdelay.broker.paging import Part, find_all, id_bytes, read_pages
 from kombu_redisdelay.broker.portions import (
     BYTES_PER_CALL,
     MESSAGES_PER_CALL,
@@ -28,13 +29,11 @@ from kombu_redisdelay.broker.portions import (
     portions,
 )
 from kombu_redisdelay.broker.server.scripts import (
-    CANCEL,
     CLAIM,
     CLEAR,
     MEND_SCHEDULE,
     REMOVE,
     RESCHEDULE,
-    WITHDRAW,
     run_each,
 )
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers, checked, first_due_ms, first_score
@@ -166,27 +165,19 @@ class Schedule:
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[int]:
         """Remove the messages of *queue* with these ids. Returns for each id how many there were."""
-        keys = self._store.keys(queue)
+        wanted = [(id_bytes(id), b"") for id in ids]
         removed = [0] * len(ids)
-        begin = 0
-        while begin < len(ids):
-            done, *counts = CANCEL(
-                self._store.server,
-                (keys.schedule, keys.messages, keys.duplicates),
-                (MESSAGES_PER_CALL, BYTES_PER_CALL, *map(id_bytes, ids[begin : begin + IDS_PER_CALL])),
-            )
+        for begin, counts, _ in _remove(self._store, queue, wanted):
             for index, count in enumerate(counts, begin):
                 removed[index] += count
-            begin += done
         return removed
 
     def remove(self, queue: str, messages: Iterable[Scheduled]) -> Iterator[Scheduled]:
         """Remove *messages* of *queue*. Yields those that were still scheduled, unchanged."""
-        keys = self._store.keys(queue)
         for some in portions(messages, _size, MESSAGES_PER_CALL, BYTES_PER_CALL):
-            args = [argument for message in some for argument in (message.member, message.stored)]
-            reply = REMOVE(self._store.server, (keys.schedule, keys.messages, keys.duplicates), args)
-            yield from (message for message, done in zip(some, reply, strict=True) if done)
+            wanted = [(message.member, message.stored) for message in some]
+            for begin, counts, _ in _remove(self._store, queue, wanted):
+                yield from compress(some[begin:], counts)
 
     def reschedule(self, message: Scheduled, payload: bytes, due_ms: float) -> bool:
         """Replace *message* by *payload*, which is due at *due_ms*, in ms since the epoch. If that time has
@@ -345,17 +336,9 @@ class Withdrawal:
 
     def by_ids(self, queue: str, ids: Sequence[str]) -> Iterator[bytes]:
         """Remove the messages of *queue* with these ids, and yield them. Most of the ids may be unknown."""
-        keys = self._store.keys(queue)
-        begin = 0
-        while begin < len(ids):
-            done, *removed = WITHDRAW(
-                self._store.server,
-                keys.scheduling,
-                (BYTES_PER_CALL, MESSAGES_PER_CALL, *ids[begin : begin + IDS_PER_CALL]),
-            )
-            begin += done
-            for stored in removed:
-                yield split_stored(stored)[1]
+        wanted = [(id_bytes(id), b"") for id in ids]
+        for _, _, removed in _remove(self._store, queue, wanted, are_told=True):
+            yield from (split_stored(stored)[1] for stored in removed)
 
     def matching(self, queue: str, matches: Callable[[bytes], bool]) -> Iterator[bytes]:
         """Remove the messages of *queue* whose payload *matches*, and yield them. Reads all of them, page by
@@ -370,6 +353,29 @@ class Withdrawal:
         digest = sha1(what.encode(), usedforsecurity=False).hexdigest()
         key = self._store.keys(queue).claim(digest)
         return bool(CLAIM(self._store.server, (key,), (who, round(CLAIM_FOR * 1000))))
+
+
+def _remove(
+    store: Store, queue: str, wanted: Sequence[tuple[bytes, bytes]], *, are_told: bool = False
+) -> Iterator[tuple[int, Sequence[int], Sequence[bytes]]]:
+    """Remove messages of *queue*, in portions.
+
+    Arguments:
+        wanted: for each an id, and nothing, for all messages with this id; or the name that a message has in
+            the schedule, and how it is stored.
+        are_told: whether the messages are returned.
+
+    Returns:
+        For each portion the index of the first that was wanted, and how many messages were removed for it and
+        for each of the next ones; and the messages.
+    """
+    begin = 0
+    while begin < len(wanted):
+        args: list[Argument] = [MESSAGES_PER_CALL, BYTES_PER_CALL, int(are_told)]
+        args += chain.from_iterable(wanted[begin : begin + MESSAGES_PER_CALL])
+        counts, done, removed = REMOVE(store.server, store.keys(queue).scheduling, args)
+        yield begin, counts, removed
+        begin += done
 
 
 def _size(message: Scheduled) -> int:

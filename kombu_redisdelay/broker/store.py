@@ -19,10 +19,10 @@ from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joine
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     CLEAR_KEYS,
+    KNOWN,
     PUT,
-    REMEMBER,
     SCHEDULE,
-    UNWAKE,
+    UNLIST,
     Script,
     ScriptCall,
     try_each,
@@ -190,7 +190,7 @@ class Store:
             if operation is PUSH:
                 pushes.setdefault(keys[1], []).append((keys, reply))
         needless: list[ScriptCall] = [
-            (UNWAKE, each[0][0], ())
+            (UNLIST, each[0][0][::-1], ("1",))
             for is_new, each in zip(added, pushes.values(), strict=True)
             if is_new == 1 and all(isinstance(reply, OutOfMemoryError) for _, reply in each)
         ]
@@ -248,12 +248,13 @@ class Store:
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
         args = (
-            f"{step}:{payload}",
             self.expires_ms.get(queue, 0),
+            on_conflict,
+            1,
             message_id,
             due.at_ms,
             due.delay_ms,
-            on_conflict,
+            f"{step}:{payload}",
         )
         return only_if(bound, SCHEDULE, self.with_expiring(queue, used), args)
 
@@ -337,7 +338,7 @@ class Store:
             return
         for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
-                REMEMBER(self.server, (known_queues(self.prefix),), some)
+                KNOWN(self.server, (known_queues(self.prefix),), (0, 0, 0, *some))
             for queue in some:
                 self._known_until[queue] = now + KNOWN_FOR
 

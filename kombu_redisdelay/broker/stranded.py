@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.portions import (
     next_page,
     portions,
 )
-from kombu_redisdelay.broker.server.scripts import ADOPT, BRING_BACK
+from kombu_redisdelay.broker.server.scripts import ADOPT, MOVE_READY
 from kombu_redisdelay.broker.server.wire import Argument
 from kombu_redisdelay.broker.store import Store
 
@@ -245,13 +245,12 @@ class StrandedLists:
                 yield from (True for moved in self._bring_back(stranded, some) if moved)
 
     def _bring_back(self, stranded: Stranded, some: Sequence[tuple[bytes, Destined]]) -> Sequence[int]:
-        keys = self._store.keys(stranded.queue)
-        args: list[Argument] = []
+        # From the right end, to step 0.
+        args: list[Argument] = ["bring back", 0, self._store.separator]
         for entry, each in some:
-            args += (entry, each.id, "" if each.due_ms is None else each.due_ms)
-        moved: Sequence[int] = BRING_BACK(
-            self._store.server, (stranded.key, keys.ready, keys.wake, *keys.scheduling), args
-        )
+            args += (-1, entry, "", each.id, "" if each.due_ms is None else each.due_ms, 0)
+        keys = self._store.keys(stranded.queue).around(stranded.key)
+        moved: Sequence[int] = MOVE_READY(self._store.server, keys, args)
         return moved
 
 

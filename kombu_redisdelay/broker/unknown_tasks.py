@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu_redisdelay.broker.delivery import Waiting
 from kombu_redisdelay.broker.server.line import Ack
-from kombu_redisdelay.broker.server.scripts import FIND_UNKNOWN, LEAVE_TO_OTHERS, run_each
+from kombu_redisdelay.broker.server.scripts import FIND_UNKNOWN, PARK, run_each
 from kombu_redisdelay.broker.store import Store
 
 #: The longest name of a task that is listed as it is, in bytes.
@@ -61,9 +61,17 @@ def leaving(
         wait_ms: how long it may wait in all.
     """
     k = store.keys(queue)
-    keys = (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown, k.limits)
-    args = (tag, message_id, listed(task), wait_ms, COMES_BACK_MS, store.expires_ms.get(queue, 0))
-    return LEAVE_TO_OTHERS.as_ack(store.server, queue, tag, keys, args)
+    keys = (k.unacked(consumer), k.schedule, k.messages, k.wake, k.duplicates, k.unknown)
+    args = PARK.arguments(
+        tag=tag,
+        id=message_id,
+        expires_ms=store.expires_ms.get(queue, 0),
+        due_ms="",
+        task=listed(task),
+        longest_ms=wait_ms,
+        shortest_ms=COMES_BACK_MS,
+    )
+    return PARK.as_ack(store.server, queue, tag, keys, args)
 
 
 def find_waiting(

@@ -15,10 +15,8 @@
 -- Keeps: a message leaves the hash only into all its queues, in the same step. A worker of redis:// that acks
 -- it or gives it back meanwhile has taken it out of the hash, and then it is left alone.
 
--- include: expect
--- include: schedule
+-- include: arrive
 -- include: history
--- include: unique
 
 local KEYS_PER_QUEUE, ARGS_PER_MESSAGE = 5, 7
 local now_ms = clock_us() / 1000
@@ -26,17 +24,20 @@ local now_ms = clock_us() / 1000
 local function queue_at(number)
   local first = 3 + (number - 1) * KEYS_PER_QUEUE
   return {
+    base = base_of(KEYS[first + 1]),
     ready = KEYS[first],
     wake = KEYS[first + 1],
     schedule = KEYS[first + 2],
     messages = KEYS[first + 3],
     duplicates = KEYS[first + 4],
+    separator = ARGV[1],
+    expires_ms = 0,
   }
 end
 
-local function is_usable(queue, ready)
+local function is_usable(queue, step)
   for key, command in pairs({
-    [ready] = 'LLEN',
+    [list_in(queue, step)] = 'LLEN',
     [queue.schedule] = 'ZCARD',
     [queue.messages] = 'HLEN',
     [queue.duplicates] = 'ZCARD',
@@ -48,19 +49,15 @@ local function is_usable(queue, ready)
   return true
 end
 
-local function put(queue, ready, id, due_ms, is_continued, stored)
-  local state, member = 'r', id
+local function arrive(message, due_ms, is_continued)
+  local queue, stored, start = message.queue, message.stored, message.start
   if due_ms == '' then
-    local start = stored_start(stored)
-    redis.call('RPUSH', ready, with_members(stored, start, { deliveries = deliveries(stored, start) + 1 }))
+    local payload = with_members(stored, start, { deliveries = deliveries(stored, start) + 1 })
+    becomes_ready(message, 'head', payload, now_ms)
     wake(queue.wake)
   else
-    state = is_continued == '1' and 'a' or 's'
-    member = schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
+    becomes_scheduled(message, message.id, due_ms, stored, now_ms, is_continued == '1' and 'a' or 's')
   end
-  hold_if_free(string.sub(queue.wake, 1, -#'wake' - 1), stored, state, now_ms, member, function(step)
-    return ready_key(queue.ready, ARGV[1], step)
-  end)
   note(queue.wake, 'other', 1)
 end
 
@@ -68,21 +65,20 @@ local function adopt(field, found, stored, id, due_ms, is_continued, numbers)
   if redis.call('HGET', KEYS[1], field) ~= found then
     return 0
   end
-  local targets = {}
+  local messages = {}
   for number in string.gmatch(numbers, '%d+') do
-    local queue = queue_at(tonumber(number))
-    local ready = ready_key(queue.ready, ARGV[1], stored_step(stored))
-    if not is_usable(queue, ready) then
+    local message = other_message(queue_at(tonumber(number)), stored, id)
+    if not is_usable(message.queue, message.step) then
       return -1
     end
-    expect_right('RPUSH', ready, '')
-    expect_rights_to_schedule(queue.schedule, queue.messages)
-    targets[#targets + 1] = { queue, ready }
+    expect_right('RPUSH', list_in(message.queue, message.step), '')
+    expect_rights_to_schedule(message.queue.schedule, message.queue.messages)
+    messages[#messages + 1] = message
   end
   redis.call('HDEL', KEYS[1], field)
   redis.call('ZREM', KEYS[2], field)
-  for _, target in ipairs(targets) do
-    put(target[1], target[2], id, due_ms, is_continued, stored)
+  for _, message in ipairs(messages) do
+    arrive(message, due_ms, is_continued)
   end
   return 1
 end

@@ -50,43 +50,13 @@ if attended > 0 and (moved > 0 or ARGV[4] == '1') then
   wake(wake_key)
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
-local reply = { moved, missing, late_us, next_due_us, attended, 0 }
-local state = fair_state(base)
-if not state or (state == 'on' and attended == 0) then
-  return reply
-end
 
 -- Sorts in, or moves back. A function, because Lua allows only so many locals in one.
-local function move_fair()
-  -- include: fair_door
-
-  local fair, steps, doors = { base = base, keys = {}, seed = now_us % 1000003 }, {}, {}
-  for step, door in pairs(ready_at) do
-    steps[#steps + 1], doors[#doors + 1] = step, door
-  end
-  open_lanes(fair, steps)
-  if state == 'off' then
-    free_some(fair)
-    move_back(fair, doors, budget)
-    if attended > 0 then
-      wake(wake_key)
-    end
-    reply[6] = fair_state(base) and 1 or 0
-    return
-  end
-  local strayed = move_strays(fair, ready, budget)
-  local sorted = strayed
-  for _, lane in ipairs(fair.lanes) do
-    expect_turns(fair, lane)
-    sorted = sorted + sort_in(fair, lane, ready_at[lane.step], budget)
-    close_lane(fair, lane)
-  end
-  if sorted > 0 then
-    wake(wake_key)
-  end
-  reply[6] = (strayed > 0 or budget.messages <= 0 or budget.bytes <= 0) and 1 or 0
+local function move_sorted(state)
+  -- include: fair_forward
+  return sort_or_move_back(base, state, ready_at, now_us, budget, attended)
 end
 
-move_fair()
-return reply
-
+local state = fair_state(base)
+local is_to_move = state == 'off' or state and attended > 0
+return { moved, missing, late_us, next_due_us, attended, is_to_move and move_sorted(state) or 0 }

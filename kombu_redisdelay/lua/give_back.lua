@@ -75,9 +75,8 @@ local queue = {
   retry_wait_ms = tonumber(retry_wait_ms),
   delay_ms = tonumber(delay_ms),
 }
-read_fairness(queue)
--- In a queue that counts keys, a message costs three times as much.
-local most = queue.counts_keys and 50 or queue.fair and 100 or tonumber(count)
+read_features(queue)
+local most = most_given_back(queue, tonumber(count))
 local looked_at, bytes, lost, done = 0, 0, {}, nothing_given_back()
 for i = #ARGV - 2 * count + 1, #ARGV, 2 do
   if bytes >= byte_limit or looked_at >= most then

@@ -16,7 +16,6 @@
 -- program has written to the keys.
 
 -- include: archive
--- include: full
 -- include: history
 -- include: leave
 

@@ -19,7 +19,7 @@
 -- include: archive
 -- include: expire
 -- include: history
--- include: unique
+-- include: leave
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])
@@ -35,23 +35,25 @@ local DIGITS = 15
 
 local base, keys = base_of(KEYS[1]), archive_of(KEYS[3])
 expect_to_keep(keys)
+local queue = { base = base, schedule = KEYS[1], messages = KEYS[2], duplicates = KEYS[4] }
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
 local function make_dead(id, stored)
-  redis.call('HDEL', KEYS[2], id)
+  local message = scheduled_message(queue, id, stored)
+  leave(message)
   dropped = dropped
     + bury(keys, {
       -- Without what tells duplicates apart.
       id = string.match(id, '^[^' .. DUPLICATE .. ']*'),
       tag = '-',
-      failures = deliveries(stored, stored_start(stored)),
+      failures = deliveries(stored, message.start),
       kind = 'no-due-time',
       details = '{"text": "no due time"}',
       stored = stored,
     }, ARGV[3])
   dead = dead + 1
   add_brief(briefs, stored)
-  forget_unique(base, stored, clock_us() / 1000)
+  is_over(message, clock_us() / 1000)
 end
 
 local scan = redis.call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])

@@ -17,45 +17,35 @@
 -- Keeps: each message is in exactly one place: scheduled before, scheduled or ready after. A message that is
 -- delivered in the meantime is in another place by now, and is left there.
 
--- include: base
--- include: clock
--- include: expire
--- include: expect
--- include: duplicates
--- include: unique
+-- include: arrive
 
-local base = base_of(KEYS[5])
-local has_keys = has_unique(base)
-local function list_of(step)
-  return ready_key(KEYS[4], ARGV[1], step)
-end
+local queue = {
+  base = base_of(KEYS[5]),
+  schedule = KEYS[1],
+  messages = KEYS[2],
+  duplicates = KEYS[3],
+  ready = KEYS[4],
+  wake = KEYS[5],
+  separator = ARGV[1],
+  expires_ms = redis.call('PTTL', KEYS[1]),
+}
 local now_ms = clock_us() / 1000
-local expires_ms = redis.call('PTTL', KEYS[1])
-local reply, woken, scheduled = {}, {}, {}
+local reply, has_ready, scheduled = {}, false, {}
 
 -- Returns 1, or 2 if it has to wait for its key.
 local function deliver(member, stored)
-  local step = stored_step(stored)
-  local ready = list_of(step)
-  expect_list(ready, 'LPUSH')
-  if has_keys and ARGV[2] == '1' then
-    forget_unique(base, stored, now_ms)
-  elseif has_keys then
-    local score = redis.call('ZSCORE', KEYS[1], member)
-    if not may_become_ready(base, member, stored, step, now_ms, list_of) then
-      -- What is not done changes nothing.
-      redis.call('ZADD', KEYS[1], score, member)
-      return 2
-    end
+  local message = scheduled_message(queue, member, stored)
+  expect_ready(message, 'tail')
+  if ARGV[2] == '1' then
+    is_over(message, now_ms)
   end
-  unschedule(KEYS[1], KEYS[2], KEYS[3], member)
-  redis.call('LPUSH', ready, stored_payload(stored))
-  if not woken[ready] then
-    woken[ready] = true
-    wake(KEYS[5])
-    -- In a queue with x-expires, the ready lists live as long as the schedule did.
-    expire(expires_ms, { ready, KEYS[5] })
+  local score = redis.call('ZSCORE', KEYS[1], member)
+  if not becomes_due(message, stored_payload(stored), now_ms) then
+    -- What is not done changes nothing.
+    redis.call('ZADD', KEYS[1], score, member)
+    return 2
   end
+  has_ready = true
   return 1
 end
 
@@ -81,7 +71,7 @@ for i = 3, #ARGV, 4 do
   end
   reply[#reply + 1] = outcome
 end
-if next(scheduled) and scheduled[redis.call('ZRANGE', KEYS[1], 0, 0)[1]] then
+if has_ready or next(scheduled) and scheduled[redis.call('ZRANGE', KEYS[1], 0, 0)[1]] then
   wake(KEYS[5])
 end
 return reply

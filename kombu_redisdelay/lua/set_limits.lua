@@ -17,7 +17,6 @@
 
 -- include: full
 -- include: number
--- include: wake
 -- include: fair_counting
 -- include: fair_end
 -- include: fair_unacked
@@ -44,9 +43,7 @@ local function change_queue()
     full_at_us = now_us + math.max(0, full_at_us - now_us) / interval_before * interval
     redis.call('HSET', KEYS[1], 'full_at_us', string.format('%.0f', math.ceil(full_at_us)))
   end
-  if redis.call('HGET', KEYS[1], 'fair') == 'off' then
-    end_fairness(base)
-  end
+  end_if_off(base)
 end
 
 local function change_key(key)

@@ -20,6 +20,7 @@
 
 -- include: clock
 -- include: history
+-- include: leftovers
 
 -- Messages that were ever delivered.
 local BRIEFLY_USED = 10
@@ -30,13 +31,11 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(
   end
 end
 local base = base_of(KEYS[2])
-if redis.call('EXISTS', KEYS[1], base .. 'fair', unpack(KEYS, 6)) > 0 then
+if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 or has_others(base) then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], base .. 'unique', base .. 'running')
--- Of a fair queue whose hash `control` was lost.
-redis.call('DEL', base .. 'limited', base .. 'alarms')
-redis.call('DEL', base .. 'unacked-keys', base .. 'active', base .. 'earlier')
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+forget_leftovers(base)
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
 local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')
 if not told.err and not told[1] and (tonumber(told[2]) or 0) <= BRIEFLY_USED then

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from kombu_redisdelay.broker.message import IGNORE, REPLACE, Due
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.broker.publish_calls import PUSH, joined
-from kombu_redisdelay.broker.server.scripts import SCHEDULE, SCHEDULE_ALL
+from kombu_redisdelay.broker.server.scripts import SCHEDULE
 from tests.broker.rig import Rig, taken, texts
 
 HOUR = 3_600_000
@@ -33,7 +33,7 @@ class TestWhatIsJoined:
             later(rig, "d", "other"),
             later(rig, "e"),
         ]
-        assert operations(*calls) == [(SCHEDULE_ALL, 2), (SCHEDULE, 1), (SCHEDULE, 1), (SCHEDULE, 1)]
+        assert operations(*calls) == [(SCHEDULE, 2), (SCHEDULE, 1), (SCHEDULE, 1), (SCHEDULE, 1)]
 
     def test_not_what_comes_between(self, rig: Rig) -> None:
         calls = [later(rig, "a"), rig.store.put("q", 0, "now"), later(rig, "b")]
@@ -50,7 +50,7 @@ class TestWhatIsJoined:
 
     def test_as_many_as_a_script_may_have(self, rig: Rig) -> None:
         calls = [later(rig, str(n)) for n in range(MESSAGES_PER_CALL + 2)]
-        assert operations(*calls) == [(SCHEDULE_ALL, MESSAGES_PER_CALL), (SCHEDULE_ALL, 2)]
+        assert operations(*calls) == [(SCHEDULE, MESSAGES_PER_CALL), (SCHEDULE, 2)]
         large = [later(rig, "x" * 300_000) for _ in range(2)]
         assert operations(*large) == [(SCHEDULE, 1), (SCHEDULE, 1)]
 

@@ -105,3 +105,12 @@ def test_a_claim_ends(rig: Rig) -> None:
     withdrawal.claim("q", "what", "me")
     [key] = [key for key in rig.all_keys() if b"claim" in key]
     assert 0 < rig.client.pttl(key) <= module.CLAIM_FOR * 1000
+
+
+def test_a_due_time_that_has_lost_its_message_goes_too(rig: Rig) -> None:
+    for number in range(2):
+        rig.schedule("q", payload(str(number)), HOUR, id="same")
+    keys = rig.store.keys("q")
+    rig.client.delete(keys.messages)
+    assert withdrawn(rig, "same", "unknown") == []
+    assert not rig.client.exists(keys.schedule, keys.duplicates)

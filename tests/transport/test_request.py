@@ -21,6 +21,9 @@ from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.request import requests_of
 from kombu_redisdelay.transport.tasks import Door
 
+#: Of no task of another test: Celery shares these among all apps of a process, under their names.
+NAME = "request.work"
+
 
 class Own(of_celery.Request):  # type: ignore[misc]
     """That of an application."""
@@ -42,7 +45,7 @@ def app() -> Iterator[Any]:
     app.close()
 
 
-def task_of(app: Celery, name: str = "work", **options: Any) -> Any:
+def task_of(app: Celery, name: str = NAME, **options: Any) -> Any:
     @app.task(name=name, shared=False, **options)
     def work() -> None: ...
 
@@ -58,8 +61,8 @@ def requests(app: Celery, **options: Any) -> Any:
 
 
 def test_tasks_have_it_only_while_strategies_are_made(app: Any) -> None:
-    task, own = task_of(app), task_of(app, "own", Request=Own)
-    other = task_of(app, "other", Request=Others)
+    task, own = task_of(app), task_of(app, "request.own", Request=Own)
+    other = task_of(app, "request.other", Request=Others)
     own.Request = Own
     for _ in range(2):
         with requests(app):
@@ -93,7 +96,7 @@ class Ended:
         self.failures: dict[str, Any] = channel.qos.failures
         self.message = SimpleNamespace(
             channel=channel,
-            headers={"id": "the-id", "task": "work"},
+            headers={"id": "the-id", "task": NAME},
             body=b"[[], {}, {}]",
             payload=([], {}, {}),
             content_type="application/json",

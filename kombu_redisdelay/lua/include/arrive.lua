@@ -1,4 +1,4 @@
--- A message that has left its consumer (leave.lua) arrives in another place. Of its queue, this needs the
+-- A message that has left its place (leave.lua) arrives in another one. Of its queue, this needs the
 -- keys ready (the list of step 0), wake, schedule, messages and duplicates, as far as it goes there, and
 --   separator    between the name of a ready list and its step
 --   expires_ms   x-expires of the queue, ms (0: none)
@@ -11,19 +11,36 @@
 -- include: leave
 -- include: schedule
 
+-- The ready list of a step.
+local function list_in(queue, step)
+  return ready_key(queue.ready, queue.separator, step)
+end
+
 -- To the 'head' or the 'tail' of its ready list. To be called before it leaves.
 local function expect_ready(message, where)
   local queue, push = message.queue, where == 'head' and 'RPUSH' or 'LPUSH'
-  expect_list(ready_key(queue.ready, queue.separator, message.step), push)
+  expect_list(list_in(queue, message.step), push)
   if where == 'head' and queue.fair == 'on' then
     expect_right(push, queue.base .. message.step .. ':', '')
+  end
+end
+
+-- Its unique key comes with it. `state` and `member` are those of unique.lua.
+local function bring_key(message, state, member, now_ms)
+  local queue = message.queue
+  if message.tag then
+    keep_key(message.keyed, state, message.step, now_ms, member)
+  else
+    hold_or_keep(queue.base, message.stored, state, now_ms, member, function(step)
+      return list_in(queue, step)
+    end)
   end
 end
 
 -- In a fair queue, the head is the list of its key; `had_messages` is for turns_of_first() (fair.lua).
 local function becomes_ready(message, where, payload, now_ms, had_messages)
   local queue, step, keyed = message.queue, message.step, message.keyed
-  local ready = ready_key(queue.ready, queue.separator, step)
+  local ready = list_in(queue, step)
   if where == 'tail' then
     redis.call('LPUSH', ready, payload)
   elseif queue.fair == 'on' then
@@ -32,31 +49,33 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   else
     redis.call('RPUSH', ready, payload)
   end
-  keep_key(keyed, 'r', step, now_ms, keyed and keyed.id)
+  bring_key(message, 'r', keyed and keyed.id or message.id, now_ms)
   expire(queue.expires_ms, { ready })
 end
 
--- The queue of a script that only moves messages to the schedule. Its first KEYS are unacked of the consumer,
--- schedule, messages, wake zset and duplicates.
-local function queue_to_schedule(expires_ms)
-  local base = base_of(KEYS[4])
-  return {
-    base = base,
-    unacked = KEYS[1],
-    schedule = KEYS[2],
-    messages = KEYS[3],
-    wake = KEYS[4],
-    duplicates = KEYS[5],
-    expires_ms = tonumber(expires_ms),
-    counts_keys = counts_keys(base),
-  }
+-- A scheduled message goes to the tail of its ready list. If it has to wait for its unique key, it stays, is
+-- blocked, and this returns false.
+local function becomes_due(message, payload, now_ms)
+  local queue, step = message.queue, message.step
+  local function list_of(other)
+    return list_in(queue, other)
+  end
+  if not may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of) then
+    return false
+  end
+  leave(message)
+  redis.call('LPUSH', list_of(step), payload)
+  -- In a queue with x-expires, the ready lists live as long as the schedule did.
+  expire(queue.expires_ms, { list_of(step), queue.wake })
+  return true
 end
 
 -- To the schedule, under this id. Returns the name that it has there. expect_schedule() comes before.
-local function becomes_scheduled(message, id, due_ms, stored, now_ms)
+-- `state` is that of unique.lua: 's' if it has not begun.
+local function becomes_scheduled(message, id, due_ms, stored, now_ms, state)
   local queue = message.queue
   local member = schedule(queue.schedule, queue.messages, queue.duplicates, queue.wake, id, due_ms, stored)
-  keep_key(message.keyed, 'a', message.step, now_ms, member)
+  bring_key(message, state or 'a', member, now_ms)
   expire(queue.expires_ms, { queue.schedule, queue.messages, queue.wake, queue.duplicates })
   return member
 end

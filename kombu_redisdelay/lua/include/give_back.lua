@@ -51,12 +51,10 @@ local function nothing_given_back()
   return { now_ms = now_ms, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {}, had_messages = {} }
 end
 
--- Finds out whether the queue is fair, and whether its messages are counted by key.
-local function read_fairness(queue)
-  -- For most queues, this is all.
-  if redis.call('EXISTS', queue.base .. 'control', queue.base .. 'unacked-keys') > 0 then
-    queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
-  end
+-- How many messages of a queue one script gives back, of so many.
+local function most_given_back(queue, count)
+  -- In a queue that counts keys, a message costs three times as much.
+  return queue.counts_keys and 50 or queue.fair and 100 or count
 end
 
 -- `id` is the name that the message gets if it must wait or is a dead letter; '' if the caller does not know

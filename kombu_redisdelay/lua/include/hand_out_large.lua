@@ -30,11 +30,12 @@ local function hand_out_large(batch, queue, stored, queues, steps)
   -- In a fair queue, it is the turn of its key that counts.
   if batch.count < batch.limit and not queue.fair and may_take(queue) and is_next(stored, queues, steps) then
     -- The message holds its key, if it has one: migrate() has seen to that.
+    local start, tag = stored_start(stored), nth_tag(batch, batch.count)
     if queue.has_unique then
-      takes_key(batch, queue, stored, stored_start(stored))
-      free_keys(queue)
+      takes_key(batch, queue, stored, start, tag)
+      free_keys(queue, batch.now_ms)
     end
-    hand_out(batch, queue, stored, stored_start(stored))
+    hand_out(batch, queue, stored, start, tag)
     return true
   end
   batch.migrates_large = true

@@ -24,8 +24,9 @@ end
 
 -- Hands a message out, unless it has to wait for its key.
 local function hand_out_if_free(batch, queue, stored, start)
-  if not queue.has_unique or takes_key(batch, queue, stored, start) then
-    hand_out(batch, queue, stored, start)
+  local tag = nth_tag(batch, batch.count)
+  if not queue.has_unique or takes_key(batch, queue, stored, start, tag) then
+    hand_out(batch, queue, stored, start, tag)
   end
 end
 

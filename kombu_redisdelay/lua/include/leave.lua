@@ -1,14 +1,25 @@
--- A message leaves the consumer that holds it. Where it goes, arrive.lua says. These two files know what each
--- feature does then, and no other one does.
+-- A message leaves the place where it is: the consumer that holds it, the schedule, or a ready list. Where it
+-- goes, arrive.lua says. These two files know what each feature does then, and no other one does.
 --
--- unacked_message() finds a message. leave() is the first write, so a full Redis allows the rest (full.lua).
--- What could fail where the message goes is found out before, by expect_*().
+-- A script finds a message first: unacked_message(), scheduled_message(), or other_message() of one that it
+-- has from elsewhere. What could fail where it goes is found out next, by expect_*(). Then leave() is the
+-- first write, so a full Redis allows the rest (full.lua).
 --
--- `queue` has the keys base and unacked, and `counts_keys`: whether its messages are counted by key
--- (fair_unacked.lua).
+-- Of its `queue`, this needs the keys base and unacked, or schedule, messages and duplicates, as far as the
+-- message comes from there, and what read_features() finds out.
 
+-- include: duplicates
+-- include: fair_remove
 -- include: fair_unacked
 -- include: unique_unacked
+
+-- Finds out whether a queue is fair, and whether its messages are counted by key.
+local function read_features(queue)
+  -- For most queues, this is all.
+  if redis.call('EXISTS', queue.base .. 'control', queue.base .. 'unacked-keys') > 0 then
+    queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
+  end
+end
 
 -- The message with a delivery tag; nil if it is not unacked any more: it is in another place by now.
 --   stored, start, step   as in stored.lua
@@ -29,21 +40,50 @@ local function unacked_message(queue, tag)
   }
 end
 
--- The same of a message that nobody holds: it was taken without acks, or acked before its task ran.
-local function copied(queue, stored)
+-- The same of a message that no consumer holds: it was ready, or another program had it. `id` is needed if it
+-- goes to another place.
+local function other_message(queue, stored, id)
   local start, step = stored_start(stored), stored_step(stored)
-  return { queue = queue, tag = '', stored = stored, start = start, step = step }
+  return { queue = queue, stored = stored, start = start, step = step, id = id }
+end
+
+-- The same of a scheduled message, which the caller has read, under the name that it has there.
+local function scheduled_message(queue, member, stored)
+  local message = other_message(queue, stored)
+  message.member = member
+  return message
+end
+
+-- The same of a message that is nowhere: it was taken without acks, or acked before its task ran.
+local function copied(queue, stored)
+  local message = other_message(queue, stored)
+  message.tag = ''
+  return message
 end
 
 local function leave(message)
   local queue = message.queue
+  if message.member then
+    unschedule(queue.schedule, queue.messages, queue.duplicates, message.member)
+    return
+  end
   redis.call('HDEL', queue.unacked, message.tag)
   if queue.counts_keys then
     release_key(queue.base, queue.unacked, message.tag)
   end
 end
 
--- It has left for good: it is over, or its own retry is there in its place.
+-- To be called when `count` messages have left a list, by LREM.
+local function have_left(queue, list, count)
+  forget_sorted_in(queue.base, list, count)
+end
+
+-- It has left for good: it is over, or its own retry is there in its place. Returns how many bytes its key
+-- counts as.
 local function is_over(message, now_ms)
+  if not message.tag then
+    return forget_unique(message.queue.base, message.stored, now_ms)
+  end
   free_key(message.keyed, now_ms)
+  return message.keyed and BYTES_OF_KEY or 0
 end

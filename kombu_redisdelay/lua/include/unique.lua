@@ -308,30 +308,26 @@ local function forget_unique(base, stored, now_ms)
   return BYTES_OF_KEY
 end
 
--- To be called for a message that has left a ready list for the schedule, where it has this name.
-local function move_to_schedule(base, stored, now_ms, member)
+-- To be called for a message that comes from a ready list or from another program, to the ready list of its
+-- step or to the schedule, under this name: `state` is as above, s only if it has not begun. It keeps its
+-- key, or takes it if nobody has it. If not, it is handed out as if it had none.
+local function hold_or_keep(base, stored, state, now_ms, member, list_of)
   local mode, id, key = unique_of(stored, stored_start(stored))
-  local record = mode and read_record(base, key, mode)
-  if record and record.current and record.current.id == id then
-    record.current = entry_at('a', stored_step(stored), now_ms, member, record.current.expires_ms)
-    write_record(record)
-  end
-end
-
--- To be called for a message that has come from another program, to the ready list of its step or to the
--- schedule, under this name: `state` is as above, s only if it has not begun. It holds its key if nobody
--- does. If not, it is handed out as if it had none.
-local function hold_if_free(base, stored, state, now_ms, member, list_of)
-  local mode, _, key = unique_of(stored, stored_start(stored))
   if not mode then
     return
   end
-  local record = read_record(base, key, mode)
+  local record, step = read_record(base, key, mode), stored_step(stored)
+  local current = record.current
+  if current and current.id == id then
+    record.current = entry_at(state == 's' and 'a' or state, step, now_ms, member, current.expires_ms)
+    write_record(record)
+    return
+  end
   heal(record, now_ms, list_of)
   if not (record.running or record.current or record.next) then
     -- With "latest", what has not begun can be replaced.
     local slot = mode == 'l' and state == 's' and 'next' or 'current'
-    record[slot] = entry_at(state, stored_step(stored), now_ms, member)
+    record[slot] = entry_at(state, step, now_ms, member)
   end
   write_record(record)
 end

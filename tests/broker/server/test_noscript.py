@@ -24,15 +24,13 @@ from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Withdrawal
 from kombu_redisdelay.broker.server.scripts import (
     CONSUMERS,
     FINISH,
-    FORGET,
     FORWARD,
+    KNOWN,
     MEND_SCHEDULE,
-    REMEMBER,
     RENEW,
     SCHEDULE,
     TIDY,
-    UNUSED,
-    UNWAKE,
+    UNLIST,
 )
 from kombu_redisdelay.broker.stranded import Destination, Destined, Leftover, Leftovers, StrandedLists
 from kombu_redisdelay.broker.unacked import UnackedHashes
@@ -197,9 +195,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "consumers": lambda rig, consumer, delivery: CONSUMERS(
         rig.store.server, [rig.key("q", "consumers")], [1, 0.5, 10, 10]
     ),
-    "remember": lambda rig, consumer, delivery: REMEMBER(rig.store.server, [rig.known], ["a", "b"]),
-    "unused": lambda rig, consumer, delivery: UNUSED(rig.store.server, [rig.known], [1, 1]),
-    "forget": lambda rig, consumer, delivery: FORGET(rig.store.server, [rig.known], [0, "q"]),
+    "remember": lambda rig, consumer, delivery: KNOWN(rig.store.server, [rig.known], [0, 0, 0, "a", "b"]),
+    "unused": lambda rig, consumer, delivery: KNOWN(rig.store.server, [rig.known], [1, 1, 1, "q"]),
     "tidy": tidy,
     "fair": lambda rig, consumer, delivery: limit_keys(rig),
     "control": lambda rig, consumer, delivery: LimitStore(rig.store).limit(["q"], {"concurrency": 1}),
@@ -209,8 +206,8 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "held": lambda rig, consumer, delivery: len(list(UnackedHashes(rig.store).iter("q"))),
     "adopt": adopt,
     "bring_back": bring_back,
-    "unwake": lambda rig, consumer, delivery: UNWAKE(
-        rig.store.server, (rig.store.keys("q").ready, rig.store.keys("q").wake), ()
+    "unwake": lambda rig, consumer, delivery: UNLIST(
+        rig.store.server, (rig.store.keys("q").wake, rig.store.keys("q").ready), ("1",)
     ),
     "schedule_ready": schedule_ready,
     "leave": lambda rig, consumer, delivery: consumer.membership.leave(["q"]),
@@ -314,13 +311,13 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("PUBLISH_UNIQUE", "CHECK_UNIQUE"),
         *("COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
         *("READ_LANES", "FIND_LARGE"),
-        *("PUT", "CLEAR", "SCHEDULE", "SCHEDULE_ALL", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
-        *("LEAVE_TO_OTHERS", "FIND_UNKNOWN"),
+        *("PUT", "CLEAR", "SCHEDULE", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
+        "FIND_UNKNOWN",
         *("PARK", "KEEP", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
-        *("PAGE", "FIND", "CANCEL", "REMOVE", "RESCHEDULE", "TAKE_OUT", "MOVE_DEAD"),
-        *("WITHDRAW", "CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
-        *("PAGE_LIST", "REMOVE_READY", "SCHEDULE_READY", "READ_UNACKED", "RELIST"),
-        *("FORWARD", "STATS", "FIND_ISOLATED", "REMEMBER", "UNUSED", "FORGET", "TIDY", "LEAVE", "ADOPT"),
-        *("BRING_BACK", "UNWAKE", "TRIM", "FINISH"),
-        *("BIND", "UNBIND"),
+        *("PAGE", "FIND", "REMOVE", "RESCHEDULE", "TAKE_OUT", "MOVE_DEAD"),
+        *("CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
+        *("PAGE_LIST", "MOVE_READY", "READ_UNACKED", "RELIST"),
+        *("FORWARD", "STATS", "FIND_ISOLATED", "KNOWN", "TIDY", "UNLIST", "ADOPT"),
+        *("TRIM", "FINISH"),
+        "BIND",
     }, "a script that CALLS does not know of"
