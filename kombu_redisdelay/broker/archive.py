@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kombu_redisdelay.broker.failure import RETURNED, Failure
 from kombu_redisdelay.broker.keeping import move_older
 from kombu_redisdelay.broker.keys import DEAD, ArchiveKeys
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
 from kombu_redisdelay.broker.portions import finish, portions
@@ -332,4 +332,4 @@ class Archive:
 
 
 def _size(task: Archived) -> int:
-    return len(task.head) + size_with_key(task.stored)
+    return len(task.head) + size_to_move(task.stored)

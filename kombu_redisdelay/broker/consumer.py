@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.failure import Failure, report_dropped, report_retu
 from kombu_redisdelay.broker.finished import Finishing
 from kombu_redisdelay.broker.keeping import Burial, burying, failing
 from kombu_redisdelay.broker.lease import Lease, Membership
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
@@ -336,4 +336,4 @@ class Consumer:
 
 
 def _size(delivery: Delivery) -> int:
-    return size_with_key(delivery.payload)
+    return size_to_move(delivery.payload)

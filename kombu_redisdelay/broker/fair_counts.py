@@ -31,11 +31,11 @@ from kombu_redisdelay.broker.unlisted import relisting
 #: How many keys, and how many counted messages, one script looks at.
 KEYS_PER_SCRIPT, COUNTED_PER_SCRIPT = 50, 100
 
-#: How many such scripts look at counted messages of a queue each second.
-SCRIPTS_PER_LOOK = 10
+#: How many queues are looked at each second, and how many such scripts look at counted messages of each.
+QUEUES_PER_LOOK, SCRIPTS_PER_LOOK = 50, 10
 
 #: How long a claim lasts, ms: to count what one consumer holds, and to look at what is counted.
-COUNTS_FOR_MS, LOOKS_FOR_MS = 5000, 10_000
+COUNTS_FOR_MS, LOOKS_FOR_MS = 5000, 2000
 
 #: Who counts.
 PROCESS = uuid4().hex
@@ -210,7 +210,9 @@ def _looking(upkeep: Upkeep) -> Doing:
         now = upkeep.clock()
         limited = [queue for queue in upkeep.limited if queue in turn.all_queues]
         some = [queue for queue in limited if now >= again_at.get(queue, now)]
-        return look(some, now) if some else None
+        # Of very many, those that were not looked at for longest.
+        some.sort(key=lambda queue: again_at.get(queue, 0.0))
+        return look(some[:QUEUES_PER_LOOK], now) if some else None
 
     return begin
 

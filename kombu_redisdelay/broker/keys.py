@@ -29,12 +29,19 @@ _TYPES_OF_SEVERAL = {"turns:": "zset", "unacked:": "hash", "claim:": "hash", "fi
 MARK = "#"
 
 
-class _Key:
-    """A key of a queue: its Redis type, what it holds, and its name, if the attribute has another one."""
+#: What becomes of a key when nobody uses its queue: the queue stays while it has this key; the key goes with
+#: the queue; or the key goes by itself, or with another key.
+STAYS, GOES, ITSELF = "stays", "goes", "itself"
 
-    def __init__(self, type: str, what: str, name: str = "") -> None:
+
+class _Key:
+    """A key of a queue: its Redis type, what becomes of it when nobody uses the queue, what it holds, and its
+    name, if the attribute has another one."""
+
+    def __init__(self, type: str, unused: str, what: str, name: str = "") -> None:
         self._type = type
         self.name = name
+        self.unused = unused
         self.__doc__ = what
 
     def __set_name__(self, owner: type[QueueKeys], attribute: str) -> None:
@@ -67,36 +74,36 @@ class QueueKeys:
         base: what all others begin with.
     """
 
-    schedule = _Key("zset", "message id -> due time in ms since the epoch")
-    messages = _Key("hash", "message id -> scheduled message")
-    duplicates = _Key("zset", "names of the messages whose id another scheduled message had before; score 0")
-    unknown = _Key("zset", "which of the scheduled ones wait for a worker that knows their task; score 0")
-    unique = _Key("hash", "which messages that wait hold keys (lua/include/unique.lua)")
-    running = _Key("hash", "which unacked messages hold keys")
-    consumers = _Key("zset", "consumer -> when its lease ends, ms since the epoch")
-    wake = _Key("zset", "at most one wake-up token")
-    dead = _Key("list", "dead letters, where an older release keeps them (lua/move_dead.lua)")
-    dead_index = _Key("zset", "name of a dead letter -> when it came, ms since the epoch", "dead:index")
-    dead_messages = _Key("hash", "name of a dead letter -> its message", "dead:messages")
-    dead_duplicates = _Key("zset", "names of those whose id another one had before", "dead:duplicates")
-    dead_heads = _Key("hash", "name of a dead letter -> what is noted of it", "dead:heads")
-    dead_groups = _Key("hash", "task and kind of the reason -> how many, first, last", "dead:groups")
-    failed = _Key("zset", "name of a failed task -> when it failed, ms since the epoch")
-    failed_messages = _Key("hash", "name of a failed task -> its message", "failed:messages")
-    failed_duplicates = _Key("zset", "names of those whose id another one had before", "failed:duplicates")
-    failed_heads = _Key("hash", "name of a failed task -> what is noted of its failure", "failed:heads")
-    failed_groups = _Key("hash", "task and exception -> how many, first, last", "failed:groups")
-    failed_returned = _Key("zset", "those known to have returned -> when, as in failed", "failed:returned")
-    finished = _Key("list", "lines about finished tasks, the newest first (lua/finish.lua)")
-    limits = _Key("hash", "what an operator allows: whether the queue is paused, and its limits", "control")
-    history = _Key("hash", "what has happened in the last minutes and hours")
-    fair = _Key("hash", "how many messages of a fair queue are sorted in (lua/include/fair.lua)")
-    limited = _Key("hash", "the keys of a fair queue that are at a limit")
-    unacked_keys = _Key("hash", "consumer and tag -> the key of that message, if that counts", "unacked-keys")
-    active = _Key("hash", "key of a fair queue -> how many of its messages are unacked, if that is limited")
-    key_limits = _Key("hash", "key of a fair queue -> its own limits", "key-limits")
-    tats = _Key("zset", "key of a fair queue -> how much of its rate is used")
-    alarms = _Key("zset", "key of a fair queue -> when its rate allows the next message")
+    schedule = _Key("zset", STAYS, "message id -> due time in ms since the epoch")
+    messages = _Key("hash", STAYS, "message id -> scheduled message")
+    duplicates = _Key("zset", GOES, "names of those whose id another scheduled one had before; score 0")
+    unknown = _Key("zset", GOES, "which scheduled ones wait for a worker that knows their task; score 0")
+    unique = _Key("hash", GOES, "which messages that wait hold keys (lua/include/unique.lua)")
+    running = _Key("hash", GOES, "which unacked messages hold keys")
+    consumers = _Key("zset", STAYS, "consumer -> when its lease ends, ms since the epoch")
+    wake = _Key("zset", GOES, "at most one wake-up token")
+    dead = _Key("list", STAYS, "dead letters, where an older release keeps them (lua/move_dead.lua)")
+    dead_index = _Key("zset", STAYS, "name of a dead letter -> when it came, ms since epoch", "dead:index")
+    dead_messages = _Key("hash", GOES, "name of a dead letter -> its message", "dead:messages")
+    dead_duplicates = _Key("zset", GOES, "names whose id another one had before", "dead:duplicates")
+    dead_heads = _Key("hash", GOES, "name of a dead letter -> what is noted of it", "dead:heads")
+    dead_groups = _Key("hash", GOES, "task and kind of the reason -> how many, first, last", "dead:groups")
+    failed = _Key("zset", STAYS, "name of a failed task -> when it failed, ms since the epoch")
+    failed_messages = _Key("hash", ITSELF, "name of a failed task -> its message", "failed:messages")
+    failed_duplicates = _Key("zset", ITSELF, "names whose id another one had before", "failed:duplicates")
+    failed_heads = _Key("hash", ITSELF, "name of a failed task -> what is noted of it", "failed:heads")
+    failed_groups = _Key("hash", ITSELF, "task and exception -> how many, first, last", "failed:groups")
+    failed_returned = _Key("zset", ITSELF, "those that have returned -> when", "failed:returned")
+    finished = _Key("list", STAYS, "lines about finished tasks, the newest first (lua/finish.lua)")
+    limits = _Key("hash", STAYS, "what an operator allows: whether it is paused, and its limits", "control")
+    history = _Key("hash", ITSELF, "what has happened in the last minutes and hours")
+    fair = _Key("hash", STAYS, "how many messages of a fair queue are sorted in (lua/include/fair.lua)")
+    limited = _Key("hash", GOES, "the keys of a fair queue that are at a limit")
+    unacked_keys = _Key("hash", GOES, "consumer and tag -> key of that message, if counted", "unacked-keys")
+    active = _Key("hash", GOES, "key of a fair queue -> how many are unacked, if that is limited")
+    key_limits = _Key("hash", ITSELF, "key of a fair queue -> its own limits", "key-limits")
+    tats = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used")
+    alarms = _Key("zset", GOES, "key of a fair queue -> when its rate allows the next message")
 
     def __init__(self, ready: str, base: str, separator: str) -> None:
         self.ready = ready
@@ -134,6 +141,10 @@ class QueueKeys:
         names = self.failed if state == FAILED else self.dead_index
         return ArchiveKeys(names, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
 
+    def unused(self, becomes: str) -> list[str]:
+        """Those of which this becomes when nobody uses the queue: :data:`STAYS` or :data:`GOES`."""
+        return [self._base + name for name in names_of(becomes)]
+
     def finished_sent(self, consumer: str) -> str:
         """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""
         return f"{self._base}finished:sent:{consumer}"
@@ -160,6 +171,11 @@ class QueueKeys:
 
 
 _KEYS = {attribute: key for attribute, key in vars(QueueKeys).items() if isinstance(key, _Key)}
+
+
+def names_of(unused: str) -> list[str]:
+    """The names of the keys of which this becomes when nobody uses their queue."""
+    return [key.name for key in _KEYS.values() if key.unused == unused]
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keys import GOES, STAYS, known_queues
 from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import (
     KNOWN,
@@ -78,18 +78,9 @@ def forget_unused(store: Store) -> RoundTrips[int]:
 
 def _tidying(store: Store, queue: str) -> ScriptCall:
     k = store.keys(queue)
-    forgotten = (k.consumers, k.wake, k.duplicates, k.unknown, k.history)
-    keys = (
-        *forgotten,
-        k.schedule,
-        k.messages,
-        k.limits,
-        *(k.dead, k.dead_index),
-        k.failed,
-        k.finished,
-        *store.ready_keys(queue),
-    )
-    return TIDY, keys, (k.unacked(""), CONSUMERS_PER_SCRIPT)
+    in_use = [*k.unused(STAYS), *store.ready_keys(queue)]
+    keys = (k.consumers, k.history, *in_use, *k.unused(GOES))
+    return TIDY, keys, (k.unacked(""), CONSUMERS_PER_SCRIPT, len(in_use))
 
 
 def _remembering(upkeep: Upkeep) -> Doing:

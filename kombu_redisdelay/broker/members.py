@@ -23,10 +23,10 @@ KEY = "redisdelay-key"
 #: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
-#: How that begins, and before which byte of a message.
-UNIQUE_BEGIN, UNIQUE_WITHIN = b'"redisdelay-unique": ["', 700
+#: How that begins, and before which byte.
+UNIQUE_BEGINS, UNIQUE_WITHIN = b'"redisdelay-unique": ["', 700
 
-#: What a unique key counts as, in bytes, where those of a script are limited: as in lua/include/unique.lua.
+#: What it counts as, in bytes, where those of a script are limited: as in lua/include/unique.lua.
 BYTES_OF_KEY = 4096
 
 #: The most digits that one has. A longer number is no time, and no count.
@@ -109,12 +109,6 @@ def check_size(text: str, longest: int, what: str) -> None:
         raise ValueError(f"{what} must have {longest} bytes at most, not {size}: {text[:40]!r}...")
 
 
-def size_with_key(stored: bytes) -> int:
-    """The size of a message, for a script that moves it and its unique key: *stored* is how it is in Redis. A
-    key counts as :data:`BYTES_OF_KEY`."""
-    return len(stored) + (0 if stored.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN) < 0 else BYTES_OF_KEY)
-
-
 def wrong_member(payload: Mapping[str, Any]) -> str | None:
     """The name of a member of the decoded *payload* that is not a whole number of at most :data:`DIGITS`
     digits; ``None`` if all are right."""
@@ -141,3 +135,9 @@ def put_in(payload: Mapping[str, Any], found: Members) -> dict[str, Any]:
     """*payload* with the members that :func:`take_out` has *found* in it."""
     ours = zip((*NAMES, KEY, UNIQUE), found, strict=True)
     return {**{name: value for name, value in ours if value}, **payload}
+
+
+def size_to_move(stored: bytes) -> int:
+    """The size of a message, for a script that moves it and its unique key: *stored* is how it is in Redis. A
+    key counts as :data:`BYTES_OF_KEY`."""
+    return len(stored) + (0 if stored.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN) < 0 else BYTES_OF_KEY)

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     sorted_in_of,
 )
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.paging import Reply, first_pages, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import (
@@ -286,4 +286,4 @@ def _distance(position: int, length: int) -> int:
 
 
 def _size(message: Ready) -> int:
-    return size_with_key(message.payload)
+    return size_to_move(message.payload)

@@ -15,7 +15,7 @@ from typing import Any
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.failure import report_dropped
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored, task_and_id, which
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import Part, find_all, id_bytes, read_pages
@@ -379,7 +379,7 @@ def _remove(
 
 
 def _size(message: Scheduled) -> int:
-    return size_with_key(message.stored)
+    return size_to_move(message.stored)
 
 
 def _spans(

@@ -132,6 +132,10 @@ class Store:
         keys = self.keys(queue)
         return [keys.ready_at(step) for step in self.steps]
 
+    def keys_of_ready(self, queue: str) -> list[str]:
+        """Where ready messages are: their lists, and what says that a fair queue has any."""
+        return [*self.ready_keys(queue), self.keys(queue).fair]
+
     def run(self, call: Call) -> Any:
         """Run *call*. Returns the reply.
 
@@ -272,7 +276,7 @@ class Store:
     def exists(self, queue: str) -> bool:
         """Whether there is anything to show for *queue*: a message, a consumer, or a history."""
         keys = self.keys(queue)
-        any_of = (*self.ready_keys(queue), keys.fair, keys.schedule, keys.consumers, keys.history)
+        any_of = (*self.keys_of_ready(queue), keys.schedule, keys.consumers, keys.history)
         return bool(self.server.call("EXISTS", *any_of))
 
     def wake(self, *queues: str) -> None:

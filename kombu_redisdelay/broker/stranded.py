@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.members import size_with_key
+from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.portions import (
     BYTES_PER_CALL,
     MESSAGES_PER_CALL,
@@ -263,7 +263,7 @@ def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
 
 def _move_size(move: tuple[Leftover, Destination]) -> int:
     leftover, where = move
-    return len(leftover.data) + size_with_key(where.payload)
+    return len(leftover.data) + size_to_move(where.payload)
 
 
 def _size(candidates: tuple[str, Mapping[str, End]]) -> int:

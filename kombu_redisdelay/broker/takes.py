@@ -363,12 +363,8 @@ class Roster:
 
     @cached_property
     def ready_keys(self) -> PackedKeys:
-        """Where ready messages of all queues are: their lists, and what says that a fair queue has any."""
-        return PackedKeys(
-            key
-            for queue in self.queues
-            for key in (*self._store.ready_keys(queue), self._store.keys(queue).fair)
-        )
+        """Where ready messages of all queues are."""
+        return PackedKeys(key for queue in self.queues for key in self._store.keys_of_ready(queue))
 
     @cached_property
     def unknown_keys(self) -> PackedKeys:

@@ -175,8 +175,7 @@ def _names_in(text: bytes) -> list[str]:
 def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     """Whether the messages are where they should be. Makes one round trip."""
     keys = store.keys(queue)
-    # In a fair queue, it may be in the list of any key of that.
-    ready = keys.ready, *store.ready_keys(queue), keys.fair
+    ready = keys.ready, *store.keys_of_ready(queue)
     commands: list[Command] = []
     for holder in found:
         if holder.state == RUNNING:

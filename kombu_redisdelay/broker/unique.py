@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.keys import QueueKeys
-from kombu_redisdelay.broker.members import UNIQUE_BEGIN, UNIQUE_WITHIN, check_size
+from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN, check_size
 from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
 from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
 from kombu_redisdelay.broker.publish_calls import Bound, Call, only_if
@@ -304,7 +304,7 @@ def conflict_in(reply: Any) -> Conflict | None:
 
 def id_of(stored: bytes) -> str | None:
     """The id of a message with a key; ``None`` if it has no key. *stored* is how it is in Redis."""
-    begin = stored.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN)
+    begin = stored.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN)
     match = None if begin < 0 else _ID.match(stored, begin)
     return None if match is None else match[1].decode()
 
@@ -316,8 +316,8 @@ def field_until_ack(payload: bytes) -> str | None:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
     # Each message that is taken goes through this. Most that have a key hold it only until then.
-    begin = payload.find(UNIQUE_BEGIN, 0, UNIQUE_WITHIN)
-    if begin < 0 or payload.startswith(b"w", begin + len(UNIQUE_BEGIN)):
+    begin = payload.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN)
+    if begin < 0 or payload.startswith(b"w", begin + len(UNIQUE_BEGINS)):
         return None
     match = _MEMBER.match(payload, begin)
     return None if match is None else match[1].decode()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError, TimeoutError
 
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keys import STAYS, known_queues, names_of
 from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.server.scripts import CLAIM, RELIST, ScriptCall, run_each, try_each
 from kombu_redisdelay.broker.server.wire import answers
@@ -32,8 +32,9 @@ KEYS_PER_CALL = 1000
 #: Names that one script gets.
 NAMES_PER_SCRIPT = 200
 
-#: Keys that a queue has only if it is to be among the known ones.
-_OF_KNOWN = (b"schedule", b"dead", b"dead:index", b"failed", b"control", b"fair")
+#: Keys that a queue has only if it is to be among the known ones. One that only has consumers is noted by
+#: these.
+_OF_KNOWN = frozenset(name.encode() for name in names_of(STAYS)) - {b"consumers"}
 
 #: Keys that another key lists: unacked hashes, and lists and turns of a fair queue.
 _LISTED = re.compile(rb"unacked:|turns:|\d*:")

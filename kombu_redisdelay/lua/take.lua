@@ -104,6 +104,7 @@ local function queue_at(index)
     expires_ms = option.expires_ms,
     unacked_ttl_ms = option.unacked_ttl_ms,
     ready = ready_lists(name, separator, steps),
+    next_ready = next_in_list,
     counts = {},
     taken = {},
   }
@@ -226,7 +227,6 @@ local function for_fair_queues()
   return {
     open = open_fair,
     enter = enter_fair,
-    next_of = next_fair,
     count = count_key,
     leave = leave_fair,
   }

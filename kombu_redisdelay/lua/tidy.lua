@@ -3,16 +3,11 @@
 -- night has one in the morning.
 --
 -- KEYS[1]  consumers
--- KEYS[2]  wake zset
--- KEYS[3]  duplicates
--- KEYS[4]  unknown
--- KEYS[5]  history
--- KEYS[6]  schedule
--- KEYS[7]  messages
--- KEYS[8]  limits (hash `control`)
--- KEYS[9+] what is kept, such as dead letters and failed tasks; then ready lists of all steps
+-- KEYS[2]  history
+-- KEYS[3+] keys that a queue has only if anything is in it; then those that go with the queue
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
 -- ARGV[2]  how many consumers to look at
+-- ARGV[3]  how many keys a queue has only if anything is in it
 --
 -- Returns  1 if there is neither a message nor a consumer nor a limit, else 0
 --
@@ -20,7 +15,6 @@
 
 -- include: clock
 -- include: history
--- include: leftovers
 
 -- Messages that were ever delivered.
 local BRIEFLY_USED = 10
@@ -30,17 +24,18 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', clock_ms(
     redis.call('ZREM', KEYS[1], consumer)
   end
 end
-local base = base_of(KEYS[2])
-if redis.call('EXISTS', KEYS[1], unpack(KEYS, 6)) > 0 or has_others(base) then
+local last = 2 + tonumber(ARGV[3])
+if redis.call('EXISTS', unpack(KEYS, 3, last)) > 0 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-forget_leftovers(base)
+redis.call('DEL', unpack(KEYS, last + 1))
+-- A release before 0.1 had it, too (include/fair_counting.lua).
+redis.call('DEL', base_of(KEYS[1]) .. 'earlier')
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
-local told = redis.pcall('HMGET', KEYS[5], 'hours', 'delivered')
+local told = redis.pcall('HMGET', KEYS[2], 'hours', 'delivered')
 if not told.err and not told[1] and (tonumber(told[2]) or 0) <= BRIEFLY_USED then
-  redis.call('PEXPIRE', KEYS[5], BRIEF_HISTORY_KEPT_MS)
-elseif redis.call('PTTL', KEYS[5]) == -1 then
-  redis.call('PEXPIRE', KEYS[5], HISTORY_KEPT_MS)
+  redis.call('PEXPIRE', KEYS[2], BRIEF_HISTORY_KEPT_MS)
+elseif redis.call('PTTL', KEYS[2]) == -1 then
+  redis.call('PEXPIRE', KEYS[2], HISTORY_KEPT_MS)
 end
 return 1

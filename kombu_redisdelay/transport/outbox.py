@@ -132,8 +132,8 @@ class Block:
         self.tables: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        held = len(self._ids(self._outbox.messages))
-        return f"<batch: {self.published} messages published, {held} held back>"
+        waiting = len(self._ids(self._outbox.messages))
+        return f"<batch: {self.published} messages published, {waiting} held back>"
 
     def is_for(self, broker: Connection) -> bool:
         """Whether the caller has entered this block, and it is for *broker*."""

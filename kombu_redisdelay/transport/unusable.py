@@ -74,7 +74,9 @@ def _say(task: str, wait: float) -> None:
     )
 
 
-def _bury(judge: Callable[..., tuple[Any, str]], original: Callable[..., Any], self: Any, *args: Any) -> Any:
+def _replaced(
+    judge: Callable[..., tuple[Any, str]], original: Callable[..., Any], self: Any, *args: Any
+) -> Any:
     """In place of *original*, which gets rid of a message: keep it as a dead letter.
 
     Arguments:
@@ -113,8 +115,8 @@ def _unknown_message(body: Any, message: Any) -> tuple[Any, str]:
 
 #: Method of Celery's consumer -> what is done in its place.
 UNUSABLE: Mapping[str, Callable[..., Any]] = {
-    "on_decode_error": partial(_bury, _decode_error),
-    "on_invalid_task": partial(_bury, _invalid_task),
-    "on_unknown_message": partial(_bury, _unknown_message),
+    "on_decode_error": partial(_replaced, _decode_error),
+    "on_invalid_task": partial(_replaced, _invalid_task),
+    "on_unknown_message": partial(_replaced, _unknown_message),
     "on_unknown_task": _on_unknown_task,
 }

@@ -3,6 +3,20 @@
 -- include: fair_door
 -- include: limits
 
+-- A source (hand_out_ready.lua): the next message of a step; nil if none may be taken.
+local function next_fair(queue, step_index, prefix, wanted)
+  local fair, lane = queue.fair, queue.fair.lanes[step_index]
+  if fair.is_counting then
+    return nil
+  elseif fair.state == 'off' and lane.n == 0 then
+    return next_in_list(queue, step_index, prefix)
+  end
+  local payload = next_in_turn(fair, lane, wanted)
+  if payload then
+    return prefix .. payload, #prefix + 1
+  end
+end
+
 -- Reads what will be written to, so that a key of a wrong type raises an error before anything is done.
 local function open_fair(queue, steps, now_us, seed)
   local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }
@@ -18,7 +32,7 @@ local function open_fair(queue, steps, now_us, seed)
       redis.call('LLEN', lane.lists)
     end
   end
-  queue.fair = fair
+  queue.fair, queue.next_ready = fair, next_fair
 end
 
 -- Sorts in. Then `counts` has what is ready.
@@ -52,17 +66,6 @@ local function enter_fair(queue, budget)
     end
     queue.counts[index] = lane.n + lane.at_door
   end
-end
-
--- The next message of a step; nil if none may be taken.
-local function next_fair(queue, step_index, wanted)
-  local fair, lane = queue.fair, queue.fair.lanes[step_index]
-  if fair.is_counting then
-    return nil
-  elseif fair.state == 'off' and lane.n == 0 then
-    return redis.call('RPOP', queue.ready[step_index]) or nil
-  end
-  return next_in_turn(fair, lane, wanted)
 end
 
 -- For a queue that is not to be fair any more: moves messages back. Then `counts` has what may be taken.

@@ -1,82 +1,76 @@
--- Hands out ready messages by priority. `queue.ready` has the list of each of the `steps`, `queue.counts` the
--- number of messages in it. A message that waits for a worker that knows its task counts as ready, if this
--- consumer has said that it knows the task: while there are both, one of each is taken in turn.
+-- Hands out ready messages by priority. They have three sources: the ready lists, the lists of the keys of a
+-- fair queue (fair_take.lua), and what waits for a worker that knows its task, if this consumer has said that
+-- it knows it (hand_out_unknown.lua). A source takes out the next message of a step, and returns it as it is
+-- stored, and where its payload begins; nil if none may be taken. `queue.next_ready` is the source of what is
+-- ready, `queue.counts` has the number of messages in it for the index of each step. Where there is also
+-- something that waits, one of each is taken in turn.
 
 -- include: hand_out
 -- include: hand_out_unknown
 
--- The next message in turn, as it is stored, if it waits for such a worker; else nil.
-local function next_fetched(queue, step_index, is_even)
-  if not queue.waits then
-    return nil
-  end
-  if queue.counts[step_index] > 0 and queue.had_fetched == nil then
-    -- A consumer may take one message at a time.
-    queue.had_fetched = is_even
-  end
-  if queue.counts[step_index] > 0 and queue.had_fetched then
-    queue.had_fetched = false
-    return nil
-  end
-  queue.had_fetched = true
-  return fetch(queue, step_index)
-end
-
--- Hands a message out, unless it has to wait for its key.
-local function hand_out_if_free(batch, queue, stored, start)
-  local tag = nth_tag(batch, batch.count)
-  if not queue.has_unique or takes_key(batch, queue, stored, start, tag) then
-    hand_out(batch, queue, stored, start, tag)
+-- The ready lists. `prefix` is what a stored message begins with.
+local function next_in_list(queue, step_index, prefix)
+  local payload = redis.call('RPOP', queue.ready[step_index])
+  if payload then
+    return prefix .. payload, #prefix + 1
   end
 end
 
--- The next payload of a step that has some; nil if none may be taken, because the keys of a fair queue are at
--- their limits.
-local function next_ready(batch, queue, step_index)
-  queue.counts[step_index] = queue.counts[step_index] - 1
-  if not queue.fair then
-    return redis.call('RPOP', queue.ready[step_index])
+-- Whether it is the turn of what waits. A consumer may take one message at a time, so `is_even` says which
+-- source begins.
+local function is_turn_of_waiting(queue, is_ready, is_even)
+  if is_ready and queue.had_waiting == nil then
+    queue.had_waiting = is_even
   end
-  return batch.fair.next_of(queue, step_index, batch.limit - batch.count)
+  queue.had_waiting = not (is_ready and queue.had_waiting)
+  return queue.had_waiting
+end
+
+-- The next message of a step, from one source or the other.
+local function next_message(batch, queue, step_index, prefix)
+  local is_ready, stored, start = queue.counts[step_index] > 0, nil, nil
+  if queue.waits and is_turn_of_waiting(queue, is_ready, batch.first_tag % 2 == 0) then
+    stored, start = next_waiting(queue, step_index)
+  end
+  if not stored and is_ready then
+    queue.counts[step_index] = queue.counts[step_index] - 1
+    stored, start = queue.next_ready(queue, step_index, prefix, batch.limit - batch.count)
+  end
+  return stored, start
 end
 
 -- Returns whether there was a message that may be taken, and room for it.
-local function hand_out_one(batch, queue, steps, step_index)
+local function hand_out_one(batch, queue, step_index, prefix)
   if queue.counts[step_index] == 0 and not queue.waits then
     return false
   end
   if batch.count >= batch.limit or batch.bytes >= batch.byte_limit or not may_take(queue) then
     return false
   end
-  local fetched = next_fetched(queue, step_index, batch.first_tag % 2 == 0)
-  if fetched then
-    hand_out_if_free(batch, queue, fetched, stored_start(fetched))
-    return true
-  end
-  if queue.counts[step_index] == 0 then
+  local stored, start = next_message(batch, queue, step_index, prefix)
+  if not stored then
     return false
   end
-  local payload = next_ready(batch, queue, step_index)
-  if payload then
-    local step = steps[step_index] .. ':'
-    hand_out_if_free(batch, queue, step .. payload, #step + 1)
+  local tag = nth_tag(batch, batch.count)
+  if not queue.has_unique or takes_key(batch, queue, stored, start, tag) then
+    hand_out(batch, queue, stored, start, tag)
   end
-  return payload ~= nil
+  return true
 end
 
 -- For each step: takes one message from each queue in turn, or empties one queue after the other.
 local function hand_out_ready(batch, queues, steps, in_turn)
   for step_index = 1, #steps do
-    local waiting = queues
+    local waiting, prefix = queues, steps[step_index] .. ':'
     while #waiting > 0 do
       local still_waiting = {}
       for _, queue in ipairs(waiting) do
         if in_turn then
-          if hand_out_one(batch, queue, steps, step_index) then
+          if hand_out_one(batch, queue, step_index, prefix) then
             still_waiting[#still_waiting + 1] = queue
           end
         else
-          while hand_out_one(batch, queue, steps, step_index) do end
+          while hand_out_one(batch, queue, step_index, prefix) do end
         end
       end
       waiting = still_waiting

@@ -56,9 +56,10 @@ local function next_entry(queue, group)
   return group.entries[group.read]
 end
 
--- Takes the next message of a step out of the schedule, of one group after the other. Returns nil if there is
--- none, or if the rest is left to another script, because ABSENT_AT_MOST entries had none.
-local function fetch(queue, step_index)
+-- A source (hand_out_ready.lua): takes the next message of a step out of the schedule, of one group after the
+-- other. Returns nil if there is none, or if the rest is left to another script, because ABSENT_AT_MOST
+-- entries had none.
+local function next_waiting(queue, step_index)
   local groups = queue.waits[step_index] or {}
   while #groups > 0 and queue.waits.absent < ABSENT_AT_MOST do
     local group = table.remove(groups, 1)
@@ -70,7 +71,7 @@ local function fetch(queue, step_index)
       local stored = member and redis.call('HGET', queue.messages, member)
       if waits_since(stored, since_ms) then
         unschedule(queue.schedule, queue.messages, queue.base .. 'duplicates', member)
-        return stored
+        return stored, stored_start(stored)
       end
       queue.waits.absent = queue.waits.absent + 1
     end

@@ -101,9 +101,10 @@ def remove_ready(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
 
 
 def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
-    forgotten = ("consumers", "wake", "duplicates", "unknown", "history")
-    keys = [rig.key("q", name) for name in (*forgotten, "schedule", "messages", "dead", "control")]
-    return TIDY(rig.store.server, [*keys, rig.store.keys("q").ready], [rig.key("q", "unacked:"), 10])
+    in_use = [*(rig.key("q", name) for name in ("schedule", "messages", "dead", "control", "consumers"))]
+    in_use.append(rig.store.keys("q").ready)
+    keys = [rig.key("q", "consumers"), rig.key("q", "history"), *in_use, rig.key("q", "wake")]
+    return TIDY(rig.store.server, keys, [rig.key("q", "unacked:"), 10, len(in_use)])
 
 
 def leave_to_others(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
