@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import OFF, ON
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, try_each
+from kombu_redisdelay.broker.server.scripts import FORWARD, ScriptCall, named, try_each
 from kombu_redisdelay.broker.server.server import SlotUnavailable, by_slot
 from kombu_redisdelay.broker.server.wire import Command, clock_ms, first_due_ms
 from kombu_redisdelay.broker.store import Store
@@ -162,11 +162,11 @@ class Mover:
         for queue, reply in zip(queues, replies, strict=True):
             if isinstance(reply, ResponseError):
                 continue
-            _, missing, _, next_due_us, consumers, has_unsorted = reply
-            if missing:
-                self._missing.append((queue, missing))
-            if next_due_us == 0 or has_unsorted:
-                more[queue] = consumers
+            found = named(reply)
+            if found.missing:
+                self._missing.append((queue, found.missing))
+            if found.next_due_us == 0 or found.has_more:
+                more[queue] = found.consumers
         return more
 
 

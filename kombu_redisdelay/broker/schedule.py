@@ -193,6 +193,7 @@ class Schedule:
         *,
         with_keys: bool = True,
         stays: Callable[[Scheduled], object] = lambda message: None,
+        is_dry_run: bool = False,
     ) -> Iterator[Scheduled]:
         """Do the same as :meth:`reschedule` for *messages* of *queue*, in the order given. Yields those that
         were still scheduled, unchanged.
@@ -202,11 +203,12 @@ class Schedule:
             stays: called with each message that was to become ready, and stays as it is, because another one
                 holds its unique key.
             with_keys: whether what becomes due waits for its key.
+            is_dry_run: whether nothing is done: *stays* is called, and what would be done is yielded.
         """
         keys = self._store.keys(queue)
         used = (*keys.scheduling, keys.ready, keys.wake)
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
-            args: list[Argument] = [keys.separator, int(not with_keys)]
+            args: list[Argument] = [keys.separator, int(not with_keys), int(is_dry_run)]
             for message in some:
                 payload, due_ms = target(message)
                 args += (message.member, message.stored, message.rewritten(payload), due_ms)

@@ -149,29 +149,6 @@ def having_unique_keys(store: Store, queues: Sequence[str]) -> list[str]:
     return [queue for queue, exists in zip(queues, found, strict=True) if exists]
 
 
-def waiting_behind(store: Store, queue: str, scheduled: Sequence[tuple[str, str]]) -> list[Holder | None]:
-    """For each message that is *scheduled*, the other one that would keep it from becoming ready now, if any.
-    The scripts decide it as ``may_become_ready()`` in lua/include/unique.lua does.
-
-    Arguments:
-        scheduled: for each its key, as it is in Redis, and its name in the schedule.
-    """
-    fields = [field for field, _ in scheduled]
-    texts = answers(store.server, (("HGET", store.keys(queue).unique, field) for field in fields))
-    return [
-        holder if holder is not None and holder.name != name and name in _names_in(text or b"") else None
-        for (_, name), text, holder in zip(
-            scheduled, texts, living_holders(store, queue, fields), strict=True
-        )
-    ]
-
-
-def _names_in(text: bytes) -> list[str]:
-    """The names of the messages that have a key, or come next."""
-    parts = (part.split(" ", _WORDS - 1) for part in text.decode(errors="replace").split(_PART))
-    return [words[-1] for words in parts if len(words) == _WORDS]
-
-
 def _are_there(store: Store, queue: str, found: Sequence[Holder]) -> list[bool]:
     """Whether the messages are where they should be. Makes one round trip."""
     keys = store.keys(queue)

@@ -14,10 +14,13 @@
 -- ARGV[3]  separator between a queue's name and a priority step
 -- ARGV[4]  "1" if the caller has taken the wake-up token
 --
--- Returns  how many messages were moved; how many due ids had no message; microseconds for which the first
---          of them was due; microseconds until the next message is due (-1: none is scheduled); how many
---          consumers the queue has; 1 if it is fair (include/fair.lua) and more may have to be sorted in or
---          moved back, else 0
+-- Returns  pairs of a name and a value:
+--   moved         how many messages were moved
+--   missing       how many due ids had no message
+--   late_us       microseconds for which the first of them was due
+--   next_due_us   microseconds until the next message is due (-1: none is scheduled)
+--   consumers     how many consumers the queue has
+--   has_more      1 if it is fair (include/fair.lua) and more may have to be sorted in or moved back, else 0
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
@@ -59,4 +62,11 @@ end
 
 local state = fair_state(base)
 local is_to_move = state == 'off' or state and attended > 0
-return { moved, missing, late_us, next_due_us, attended, is_to_move and move_sorted(state) or 0 }
+return {
+  'moved', moved,
+  'missing', missing,
+  'late_us', late_us,
+  'next_due_us', next_due_us,
+  'consumers', attended,
+  'has_more', is_to_move and move_sorted(state) or 0,
+}

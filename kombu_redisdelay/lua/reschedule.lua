@@ -8,7 +8,8 @@
 -- KEYS[5]  wake zset
 -- ARGV[1]  separator between a queue's name and a priority step
 -- ARGV[2]  "1" if no message waits for its key: those that will take them know no keys
--- ARGV[3+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
+-- ARGV[3]  "1" if it only looks: what would be done is returned
+-- ARGV[4+] for each: the name that it has in the schedule, the message as it is stored, the message as it is
 --          to be stored, its due time, ms since the epoch, with a fraction
 --
 -- Returns  for each: 1 if it was done; 0 if it is not scheduled any more, or is not the same message; 2 if it
@@ -30,13 +31,17 @@ local queue = {
   expires_ms = redis.call('PTTL', KEYS[1]),
 }
 local now_ms = clock_us() / 1000
+local without_keys, only_looks = ARGV[2] == '1', ARGV[3] == '1'
 local reply, has_ready, scheduled = {}, false, {}
 
 -- Returns 1, or 2 if it has to wait for its key.
 local function deliver(member, stored)
   local message = scheduled_message(queue, member, stored)
   expect_ready(message, 'tail')
-  if ARGV[2] == '1' then
+  if only_looks then
+    return (without_keys or may_be_due(message, now_ms)) and 1 or 2
+  end
+  if without_keys then
     is_over(message, now_ms)
   end
   local score = redis.call('ZSCORE', KEYS[1], member)
@@ -49,7 +54,7 @@ local function deliver(member, stored)
   return 1
 end
 
-for i = 3, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
   local member, due_ms = ARGV[i], tonumber(ARGV[i + 3])
   local outcome = 0
   if redis.call('HGET', KEYS[2], member) == ARGV[i + 1] then
@@ -58,6 +63,8 @@ for i = 3, #ARGV, 4 do
     local stored = with_members(ARGV[i + 2], 1, changes)
     if due_ms <= now_ms then
       outcome = deliver(member, stored)
+    elseif only_looks then
+      outcome = 1
     else
       expect_right('HSET', KEYS[2], member, '')
       expect_right('ZADD', KEYS[1], due_ms, member)

@@ -20,6 +20,7 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
+from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -27,7 +28,7 @@ from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.known_queues import UNUSED_AT_ONCE, forget_unused, record
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portions
-from kombu_redisdelay.broker.server.scripts import try_each
+from kombu_redisdelay.broker.server.scripts import named, try_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import INTERVAL, Found, report, search
 from kombu_redisdelay.operations.errors import why
@@ -190,7 +191,7 @@ class Forwarder:
             refused: ResponseError | None = None
             for queue, reply in zip(some, try_each(self._store.server, calls), strict=True):
                 if not isinstance(reply, ResponseError):
-                    self._has_forwarded(queue, *reply)
+                    self._has_forwarded(queue, named(reply))
                 elif _is_for_all(reply):
                     refused = reply
                 else:
@@ -205,30 +206,25 @@ class Forwarder:
         self._failing.add(queue)
         self._look_at[queue] = monotonic() + LONGEST_WAIT
 
-    def _has_forwarded(
-        self,
-        queue: str,
-        moved: int,
-        missing: int,
-        late_us: float,
-        next_due_us: float,
-        attended: int,
-        has_more: int,
-    ) -> None:
+    def _has_forwarded(self, queue: str, found: Any) -> None:
+        """
+        Arguments:
+            found: what ``lua/forward.lua`` returns.
+        """
         self._failing.discard(queue)
-        wait = LONGEST_WAIT if next_due_us < 0 else min(LONGEST_WAIT, next_due_us / 1_000_000)
-        if has_more and not attended:
+        wait = LONGEST_WAIT if found.next_due_us < 0 else min(LONGEST_WAIT, found.next_due_us / 1_000_000)
+        if found.has_more and not found.consumers:
             # Of a queue that is not to be fair any more.
             wait = 0.0
         self._look_at[queue] = monotonic() + wait
-        if attended:
+        if found.consumers:
             self._unattended.pop(queue, None)
         else:
             self._unattended[queue] = None
-        if missing:
-            logger.error("Skipped %d scheduled id(s) of queue %r that had no message", missing, queue)
-        if moved:
-            self._on_forwarded(Forwarded(queue, moved, late_us / 1_000_000))
+        if found.missing:
+            logger.error("Skipped %d scheduled id(s) of queue %r that had no message", found.missing, queue)
+        if found.moved:
+            self._on_forwarded(Forwarded(queue, found.moved, found.late_us / 1_000_000))
 
     def _take_tokens(self) -> None:
         """Wait for tokens of the queues that have no consumer. Runs in a thread of its own.

@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unacked import having_unique_keys, living_holders, waiting_behind
+from kombu_redisdelay.broker.unacked import having_unique_keys, living_holders
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
@@ -136,7 +136,15 @@ def _cancel_ready(
     return _with_raw(partial(ReadyLists(store).remove_all, name), entries)
 
 
-def _move(store: Store, name: str, entries: Iterable[Entry], target: Target, stays: Stays) -> Iterator[Entry]:
+def _move(
+    store: Store,
+    name: str,
+    entries: Iterable[Entry],
+    target: Target,
+    stays: Stays,
+    *,
+    is_dry_run: bool = False,
+) -> Iterator[Entry]:
     def stay(message: Scheduled) -> None:
         stays(message, None)
 
@@ -148,7 +156,7 @@ def _move(store: Store, name: str, entries: Iterable[Entry], target: Target, sta
             else:
                 yield entry
 
-    move = partial(Schedule(store).reschedule_all, name, target=target, stays=stay)
+    move = partial(Schedule(store).reschedule_all, name, target=target, stays=stay, is_dry_run=is_dry_run)
     return _with_raw(move, free())
 
 
@@ -195,14 +203,8 @@ def _foresee_moved(
             for entry in filter(matches, found)
             if not entry.raw.is_blocked and entry.content.unique and target(entry.raw)[1] <= now_ms
         )
-        while some := list(islice(keyed, IDS_PER_CALL)):
-            members = [
-                (written(entry.content.unique or ""), entry.raw.member.decode(errors="replace"))
-                for entry in some
-            ]
-            for entry, holder in zip(some, waiting_behind(store, name, members), strict=True):
-                if holder is not None:
-                    stays(entry.raw, holder.id)
+        for _ in _move(store, name, keyed, lambda each: (each.payload, 0), stays, is_dry_run=True):
+            pass
 
 
 def _requeue(state: str) -> Some:

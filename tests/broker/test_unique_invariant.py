@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.delivery import Delivery
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.unique import DONE, DROPPED, LATEST, MODES, WAITING, UniqueKey, check_unique
 from tests.broker.database import Database
 from tests.broker.rig import Rig, a_failure, again_at, park, take_out, taken
@@ -255,6 +255,21 @@ class UniqueMachine(RuleBasedStateMachine):
         if found:
             message = found[which % len(found)]
             schedule.reschedule(message, message.payload, self.database.now_ms() + in_units * UNIT_MS)
+
+    @rule(in_units=st.integers(-1, 2))
+    def reschedule_all(self, in_units: int) -> None:
+        """As a dry run says before."""
+        due_ms = self.database.now_ms() + in_units * UNIT_MS
+        schedule = Schedule(self.rig.store)
+        found = list(schedule.iter("q", None, None))
+        outcomes = []
+        for is_dry_run in (True, False):
+            stay: list[Scheduled] = []
+            moved = schedule.reschedule_all(
+                *("q", found, lambda each: (each.payload, due_ms)), stays=stay.append, is_dry_run=is_dry_run
+            )
+            outcomes.append((list(moved), stay))
+        assert outcomes[0] == outcomes[1]
 
     @rule(in_units=st.integers(1, 3))
     def schedule_ready(self, in_units: int) -> None:

@@ -53,6 +53,16 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   expire(queue.expires_ms, { ready })
 end
 
+-- Whether becomes_due() would return true.
+local function may_be_due(message, now_ms)
+  local queue = message.queue
+  local function list_of(step)
+    return list_in(queue, step)
+  end
+  local _, _, _, is_busy = look_at_key(queue.base, message.member, message.stored, now_ms, list_of)
+  return not is_busy
+end
+
 -- A scheduled message goes to the tail of its ready list. If it has to wait for its unique key, it stays, is
 -- blocked, and this returns false.
 local function becomes_due(message, payload, now_ms)

@@ -262,29 +262,39 @@ local function let_go(record, now_ms)
   return true
 end
 
--- To be called for a message that is about to leave the schedule for a ready list. If it has to wait for its
--- key, this blocks it and returns false. Also returns how many bytes its key counts as.
-local function may_become_ready(base, member, stored, step, now_ms, list_of)
+-- What a scheduled message has to do with its key: the record, nil if it has none; its own entry there, nil
+-- if it does not hold the key; whether that is `next`; and whether it has to wait for another message. Writes
+-- nothing.
+local function look_at_key(base, member, stored, now_ms, list_of)
   local mode, _, key = unique_of(stored, stored_start(stored))
   if not mode then
-    return true, 0
+    return nil
   end
   local record = read_record(base, key, mode)
   local is_current = record.current and record.current.member == member
   local is_next = not is_current and record.next and record.next.member == member
   if not is_current and not is_next then
-    return true, BYTES_OF_KEY
+    return record
   end
   local entry = is_current and record.current or record.next
   if mode ~= UNTIL_TAKEN then
     heal(record, now_ms, list_of)
   end
-  local is_busy = record.running or is_next and record.current
+  return record, entry, is_next, record.running or is_next and record.current
+end
+
+-- To be called for a message that is about to leave the schedule for a ready list. If it has to wait for its
+-- key, this blocks it and returns false. Also returns how many bytes its key counts as.
+local function may_become_ready(base, member, stored, step, now_ms, list_of)
+  local record, entry, is_next, is_busy = look_at_key(base, member, stored, now_ms, list_of)
+  if not entry then
+    return true, record and BYTES_OF_KEY or 0
+  end
   if is_busy then
     redis.call('ZADD', base .. 'schedule', '+inf', member)
   else
     record.current = entry_at('r', step, now_ms, member, entry.expires_ms)
-    record.next = is_current and record.next or nil
+    record.next = not is_next and record.next or nil
   end
   write_record(record)
   return not is_busy, BYTES_OF_KEY
