@@ -14,9 +14,9 @@ pytestmark = pytest.mark.once
 #: What ``python -m tools.weight`` prints, at most; lines with some room.
 BUDGET = {
     "Python files": 236,
-    "scripts": 49,
+    "scripts": 46,
     "lines of Lua": 4_850,
-    "lines of broker": 7_000,
+    "lines of broker": 7_050,
     "lines of cli": 3_100,
     "lines of operations": 8_300,
     "lines of transport": 6_100,
