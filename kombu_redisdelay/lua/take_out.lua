@@ -14,52 +14,30 @@
 -- Keeps: the message is in exactly one place, or dropped.
 
 -- include: archive
+-- include: arrive
 -- include: history
--- include: unique
 
-local base, keys, is_requeued = base_of(KEYS[3]), archive_of(KEYS[1]), ARGV[1] == 'requeue'
-
-local function ready_list_of(step)
-  return ready_key(KEYS[2], ARGV[2], step)
-end
-
--- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
--- key, nil if none does.
-local function key_and_holder(stored, start)
-  local mode, id, key = unique_of(stored, start)
-  if not mode then
-    return nil
-  end
-  local record = read_record(base, key, mode)
-  heal(record, clock_ms(), ready_list_of)
-  identify(record)
-  return record, id, record.running or record.current or record.next
-end
+local keys, now_ms = archive_of(KEYS[1]), clock_ms()
+local queue = { base = base_of(KEYS[3]), ready = KEYS[2], separator = ARGV[2], expires_ms = 0 }
 
 -- Returns as the script does. A large message is not cut out: each copy of 1 MiB takes a millisecond.
 local function requeue(name, stored)
-  local step, start = stored_step(stored), stored_start(stored)
-  local ready = ready_list_of(step)
-  expect_list(ready, 'LPUSH')
-  local record, id, holder = key_and_holder(stored, start)
+  local message = other_message(queue, stored)
+  expect_ready(message, 'tail')
+  local holder = find_key_holder(message, now_ms)
   if holder then
-    return holder.id
+    return holder
   end
-  local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
-  local payload = with_members(stored, start, ours)
-  local was_there = remove_kept(keys, name, function()
-    redis.call('LPUSH', ready, payload)
+  local ours = { deliveries = false, lost = false, due = now_ms, unknown = false }
+  local payload = with_members(stored, message.start, ours)
+  return remove_kept(keys, name, function()
+    becomes_ready(message, 'tail', payload, now_ms)
   end)
-  if was_there == 1 and record then
-    record.current = entry_at('r', step, clock_ms(), id)
-    write_record(record)
-  end
-  return was_there
 end
 
 -- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
 expect_archive(keys)
-local reply, requeued = {}, 0
+local is_requeued, reply, requeued = ARGV[1] == 'requeue', {}, 0
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local done = 0

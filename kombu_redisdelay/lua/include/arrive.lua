@@ -37,6 +37,17 @@ local function bring_key(message, state, member, now_ms)
   end
 end
 
+-- Finds out for a message that comes from elsewhere whether another one holds its unique key. Returns the id
+-- of that one, nil if none does.
+local function find_key_holder(message, now_ms)
+  local queue = message.queue
+  local holder, id = look_for_holder(queue.base, message.stored, message.start, now_ms, function(step)
+    return list_in(queue, step)
+  end)
+  message.id = id
+  return holder
+end
+
 -- In a fair queue, the head is the list of its key; `had_messages` is for turns_of_first() (fair.lua).
 local function becomes_ready(message, where, payload, now_ms, had_messages)
   local queue, step, keyed = message.queue, message.step, message.keyed
