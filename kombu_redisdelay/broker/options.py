@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.keys import Partitions, taken
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
@@ -29,9 +28,6 @@ FAILED_KEPT = {"count": 10_000, "age": 180 * 24 * 3600, "bytes": 64 * 1024 * 102
 
 #: The same of finished tasks, if they are kept.
 FINISHED_KEPT = {"count": 100_000, "age": 24 * 3600}
-
-#: Options that are dicts -> their members.
-_KEPT: Mapping[str, Mapping[str, int]] = {"keep_failed": FAILED_KEPT, "keep_finished": FINISHED_KEPT}
 
 #: Bytes of a message from which on a script that moves it may take more than 5 ms.
 LARGE_MESSAGE = 1024 * 1024
@@ -68,11 +64,35 @@ class KeepFinished:
     age_ms: int
 
 
-_Check = Callable[[Any], bool]
+class Kind(NamedTuple):
+    """What the value of an option must be.
+
+    Attributes:
+        expected: that, in words.
+        is_right: whether a value is that.
+        what_is_wrong: says it of a value that is not.
+    """
+
+    expected: str
+    is_right: Callable[[Any], bool]
+    what_is_wrong: Callable[[Any], str] = "not {!r}".format
+
+    def or_none(self) -> Kind:
+        expected, is_right, what_is_wrong = self
+        return Kind(f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong)
+
+    def check(self, option: str, value: object) -> None:
+        """
+        Raises:
+            ValueError: *value* is not right. The error names it and the *option*.
+        """
+        if not self.is_right(value):
+            raise ValueError(
+                f"transport option {option!r} must be {self.expected}, {self.what_is_wrong(value)}"
+            )
 
 
-def is_int(value: object, least: int, most: float = math.inf) -> bool:
-    """Whether *value* is a whole number from *least* to *most*, and no bool."""
+def _is_int(value: object, least: int, most: float = math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -84,47 +104,61 @@ def _is_some_time(value: object) -> bool:
     return _is_seconds(value) and value != 0
 
 
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
+def whole(least: int, most: float = math.inf, of: str = "") -> Kind:
+    """A whole number from *least* to *most*.
+
+    Arguments:
+        of: of what, in words, with a space in front.
+    """
+    expected = f"a whole number{of} from {least}" + (f" to {most}" if most < math.inf else "")
+    return Kind(expected, lambda value: _is_int(value, least, most))
 
 
-def _whole(least: int, most: float = math.inf) -> _Check:
-    return lambda value: is_int(value, least, most)
-
-
-def _or_none(is_right: _Check) -> _Check:
-    return lambda value: value is None or is_right(value)
+#: The longest of them is 10^9.
+SECONDS = Kind("a number of seconds from 0", _is_seconds)
+SOME_TIME = Kind("a number of seconds above 0", _is_some_time)
+BOOL = Kind("True or False", lambda value: isinstance(value, bool))
 
 
 def _are_partitions(value: object) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(queue, str) and queue and is_int(count, 1, MAX_PARTITIONS)
+        isinstance(queue, str) and queue and _is_int(count, 1, MAX_PARTITIONS)
         for queue, count in value.items()
     )
 
 
-def _says_what_to_keep(members: Mapping[str, int], value: object) -> bool:
-    if value is None or is_int(value, 0, 0):
-        return True
-    return isinstance(value, Mapping) and all(_is_to_keep(members, *each) for each in value.items())
+def _to_keep(members: Mapping[str, int], expected: str) -> Kind:
+    """A dict with some of these *members*, 0 or None."""
+
+    def is_member_right(name: object, value: Any) -> bool:
+        if name not in members:
+            return False
+        return _is_some_time(value) if name == "age" else _is_int(value, 1)
+
+    def is_right(value: object) -> bool:
+        if value is None or _is_int(value, 0, 0):
+            return True
+        return isinstance(value, Mapping) and all(is_member_right(*each) for each in value.items())
+
+    def what_is_wrong(value: object) -> str:
+        if not isinstance(value, Mapping):
+            return f"not {value!r}"
+        name, wrong = next(each for each in value.items() if not is_member_right(*each))
+        if name in members:
+            return f"and not have {wrong!r} as {name!r}"
+        return f"and {name!r} is unknown; known are {', '.join(members)}"
+
+    return Kind(expected, is_right, what_is_wrong)
 
 
-def _is_to_keep(members: Mapping[str, int], name: object, value: Any) -> bool:
-    if name not in members:
-        return False
-    return _is_some_time(value) if name == "age" else is_int(value, 1)
-
-
-def _option(default: Any, expected: str, is_right: _Check, was: str = "") -> Any:
+def _option(default: Any, kind: Kind, was: str = "") -> Any:
     """A row of :class:`Options`.
 
     Arguments:
         default: its default; a dict is an empty one.
-        expected: what a value must be, in words.
-        is_right: whether a value is that.
         was: the name that it had in an earlier release: that is accepted, and the log warns.
     """
-    metadata = {"expected": expected, "is_right": is_right, "was": was}
+    metadata = {"kind": kind, "was": was}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -138,55 +172,51 @@ class Options:
     #: Seconds that a consumer's lease lasts after it was last renewed. A living consumer renews it, so a
     #: task may take any time. After a crash, other consumers get the messages when it ends. kombu's option
     #: for this purpose has the same name.
-    visibility_timeout: float = _option(60.0, "a number of seconds above 0", _is_some_time)
+    visibility_timeout: float = _option(60.0, SOME_TIME)
     #: Failures that a message may have before it is dead-lettered; None for any number. With the default,
     #: and that of retry_wait, that is after two minutes of waiting.
-    delivery_limit: int | None = _option(9, "a whole number from 1, or None", _or_none(_whole(1)))
+    delivery_limit: int | None = _option(9, whole(1).or_none())
     #: Seconds that a message waits after its second failure. It waits twice as long after each further one,
     #: up to a minute, or retry_wait if that is longer. After the first failure it does not wait. With 0 it
     #: never does.
-    retry_wait: float = _option(1.0, "a number of seconds from 0", _is_seconds)
+    retry_wait: float = _option(1.0, SECONDS)
     #: Whether a message that is rejected without requeue becomes a dead letter. By default it is dropped, as
     #: kombu does.
-    dead_letter: bool = _option(False, "True or False", _is_bool)
+    dead_letter: bool = _option(False, BOOL)
     #: How many dead letters a queue keeps. With more, the oldest are dropped.
-    dead_letter_limit: int = _option(10_000, "a whole number from 1", _whole(1))
+    dead_letter_limit: int = _option(10_000, whole(1))
     #: Messages that one round trip takes at most, within the prefetch count.
-    max_batch: int = _option(64, f"a whole number from 1 to {MAX_BATCH_LIMIT}", _whole(1, MAX_BATCH_LIMIT))
+    max_batch: int = _option(64, whole(1, MAX_BATCH_LIMIT))
     #: How many replicas must have a message before it counts as published.
-    confirm_replicas: int = _option(0, "a whole number from 0", _whole(0))
+    confirm_replicas: int = _option(0, whole(0))
     #: Queue -> over how many partitions it is spread.
     partitions: Mapping[str, int] = _option(
-        {}, f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions
+        {}, Kind(f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions)
     )
     #: Whether a Celery worker that is told to revoke a task takes it out of the schedule of its queues.
-    revoke_scheduled: bool = _option(True, "True or False", _is_bool)
+    revoke_scheduled: bool = _option(True, BOOL)
     #: Seconds for which a task that a Celery worker does not know waits for one that does. Then it becomes a
     #: dead letter. None: it is discarded at once, as Celery does.
-    unknown_task_wait: float | None = _option(
-        3600.0, "a number of seconds above 0, or None", _or_none(_is_some_time)
-    )
+    unknown_task_wait: float | None = _option(3600.0, SOME_TIME.or_none())
     #: How much a queue keeps of tasks that have failed: count, age in seconds, and bytes, each with a
     #: default of its own. None or 0: nothing.
     keep_failed: Mapping[str, float] | int | None = _option(
         {},
-        "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None",
-        partial(_says_what_to_keep, FAILED_KEPT),
+        _to_keep(
+            FAILED_KEPT, "a dict of count and bytes (whole numbers from 1) and age (seconds above 0), or None"
+        ),
     )
     #: How many finished tasks a queue keeps a line of: count, and age in seconds, each with a default of its
     #: own. None or 0: nothing.
     keep_finished: Mapping[str, float] | int | None = _option(
         None,
-        "a dict of count (a whole number from 1) and age (seconds above 0), or None",
-        partial(_says_what_to_keep, FINISHED_KEPT),
+        _to_keep(FINISHED_KEPT, "a dict of count (a whole number from 1) and age (seconds above 0), or None"),
     )
     #: Bytes that a message may have before the log warns of it; 0 for any number.
-    message_size_warning: int = _option(LARGE_MESSAGE, "a whole number of bytes from 0", _whole(0))
+    message_size_warning: int = _option(LARGE_MESSAGE, whole(0, of=" of bytes"))
     #: Bytes that the message of new work may have. It is not published if it has more. None or 0 for any
     #: number.
-    message_size_limit: int | None = _option(
-        None, "a whole number of bytes from 0, or None", _or_none(_whole(0))
-    )
+    message_size_limit: int | None = _option(None, whole(0, of=" of bytes").or_none())
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:
@@ -204,10 +234,7 @@ class Options:
                     given[each.name] = transport_options[name]
         options = cls(**given)
         for each in fields(cls):
-            value = getattr(options, each.name)
-            if not each.metadata["is_right"](value):
-                expected, wrong = each.metadata["expected"], _wrong(each.name, value)
-                raise ValueError(f"transport option {each.name!r} must be {expected}, {wrong}")
+            each.metadata["kind"].check(each.name, getattr(options, each.name))
         _check_names(options.partitions)
         return options
 
@@ -246,17 +273,6 @@ class Options:
     @property
     def retry_wait_ms(self) -> float:
         return self.retry_wait * 1000
-
-
-def _wrong(option: str, value: object) -> str:
-    """What of a *value* is wrong."""
-    members = _KEPT.get(option)
-    if members is None or not isinstance(value, Mapping):
-        return f"not {value!r}"
-    name, wrong = next(each for each in value.items() if not _is_to_keep(members, *each))
-    if name in members:
-        return f"and not have {wrong!r} as {name!r}"
-    return f"and {name!r} is unknown; known are {', '.join(members)}"
 
 
 def _check_names(partitions: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.message import (
     message_id,
     on_conflict,
 )
-from kombu_redisdelay.broker.publish_calls import Bound, Call
+from kombu_redisdelay.broker.publish_calls import Bindings, Call
 from kombu_redisdelay.broker.server.scripts import PUBLISH_UNIQUE, SCHEDULE
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
@@ -151,7 +151,7 @@ class Outgoing:
         return message_id(self.message)
 
     @property
-    def routed_by(self) -> tuple[str, str]:
+    def destination(self) -> tuple[str, str]:
         """The exchange and the routing key that it was published to."""
         info = self.properties["delivery_info"]
         return info["exchange"], info["routing_key"]
@@ -183,16 +183,16 @@ class Addressed(NamedTuple):
     """A message on its way to one queue.
 
     Attributes:
-        bound: the bindings that it was routed by, if they come from the cache. The server then checks that
-            they are still the same, and replies 0 if not: then nothing was done.
-        most: how many messages the queue may have, if it may refuse this one.
+        bindings: those that it was routed by, if they come from the cache. The server then checks that they
+            are still the same, and replies 0 if not: then nothing was done.
+        max_length: how many messages the queue may have, if it may refuse this one.
         is_declared: whether the queue was declared.
     """
 
     message: Outgoing
     queue: str
-    bound: Bound | None = None
-    most: int | None = None
+    bindings: Bindings | None = None
+    max_length: int | None = None
     is_declared: bool = False
 
     @property
@@ -202,18 +202,20 @@ class Addressed(NamedTuple):
         message = self.message
         if self.is_declared:
             return True
-        return bool(message.routed_by[0]) and message.properties.get("delivery_mode") != TRANSIENT
+        return bool(message.destination[0]) and message.properties.get("delivery_mode") != TRANSIENT
 
     def call(self, store: Store) -> Call:
         """The call that publishes it."""
-        message, queue, bound, *_ = self
+        message, queue, bindings, *_ = self
         if message.unique is not None:
             return self._unique_call(store, message.unique, Replacement())
         if message.due is None and message.on_conflict == KEEP:
             expires_ms = message.list_expires_ms
-            return store.put(queue, message.step, message.text, bound=bound, expires_ms=expires_ms)
+            return store.put(queue, message.step, message.text, bindings=bindings, expires_ms=expires_ms)
         when = message.due or _NOW
-        return store.schedule(queue, message.step, message.text, when, message.id, message.on_conflict, bound)
+        return store.schedule(
+            queue, message.step, message.text, when, message.id, message.on_conflict, bindings
+        )
 
     def _unique_call(self, store: Store, unique: UniqueKey, instead: Replacement) -> Call:
         """The same for one with a *unique* key, which takes the place of another, and gets its id."""
@@ -227,7 +229,7 @@ class Addressed(NamedTuple):
                 when = due(renamed)
             text = message.text_of(renamed, when, id)
         return publishing(
-            *(store, self.queue, message.step, text, when or _NOW, message.id, unique, self.bound),
+            *(store, self.queue, message.step, text, when or _NOW, message.id, unique, self.bindings),
             is_continued=is_continued(message.headers),
             is_repeated=message.is_repeated,
             instead_of=instead.name,

@@ -44,22 +44,24 @@ PUSH = Push()
 Call = tuple[Script | Push, Sequence[str], Sequence[Argument]]
 
 
-class Bound(NamedTuple):
+class Bindings(NamedTuple):
     """The bindings of an exchange when a message was routed.
 
     Attributes:
-        table: key of the set of bindings.
-        bindings: the members of the set.
+        key: of the set of bindings.
+        members: of that set.
     """
 
-    table: str
-    bindings: tuple[bytes, ...]
+    key: str
+    members: tuple[bytes, ...]
 
 
-def only_if(bound: Bound | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]) -> Call:
-    if bound is None:
+def only_if(
+    bindings: Bindings | None, script: Script, keys: tuple[str, ...], args: tuple[Argument, ...]
+) -> Call:
+    if bindings is None:
         return script, keys, args
-    return script, (*keys, bound.table), (*args, *bound.bindings)
+    return script, (*keys, bindings.key), (*args, *bindings.members)
 
 
 def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:

@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.keys import Partitions, QueueKeys, known_queues, qu
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.publish_calls import PUSH, Bound, Call, Push, joined, only_if, token
+from kombu_redisdelay.broker.publish_calls import PUSH, Bindings, Call, Push, joined, only_if, token
 from kombu_redisdelay.broker.server.scripts import (
     CLEAR,
     CLEAR_KEYS,
@@ -212,25 +212,25 @@ class Store:
         step: int,
         payload: str | bytes,
         end: str = "tail",
-        bound: Bound | None = None,
+        bindings: Bindings | None = None,
         expires_ms: int = 0,
     ) -> Call:
         """The call that adds a message to an end of its ready list.
 
         Arguments:
             end: "tail", or "head", where the message is the next to be taken.
-            bound: the bindings that the message was routed by. If the exchange has others when the call is
-                run, the call does nothing and returns 0. Not allowed for a queue that expires.
+            bindings: those that the message was routed by. If the exchange has others when the call is run,
+                the call does nothing and returns 0. Not allowed for a queue that expires.
             expires_ms: for how long the list lives from now on, in ms, if the queue is not known to expire;
                 0 for ever.
         """
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake)
         expires_ms = self.expires_ms.get(queue, expires_ms)
-        if end == "tail" and not expires_ms and not bound:
+        if end == "tail" and not expires_ms and not bindings:
             return PUSH, used, (payload,)
         args = (payload, end, expires_ms)
-        return only_if(bound, PUT, self.with_expiring(queue, used), args)
+        return only_if(bindings, PUT, self.with_expiring(queue, used), args)
 
     def schedule(
         self,
@@ -240,14 +240,14 @@ class Store:
         due: Due,
         message_id: str,
         on_conflict: str = KEEP,
-        bound: Bound | None = None,
+        bindings: Bindings | None = None,
     ) -> Call:
         """The call that schedules a message, or appends it to its ready list if its time has come.
 
         Arguments:
             on_conflict: what to do if another message is scheduled under *message_id*:
                 :data:`~kombu_redisdelay.broker.message.KEEP`, ``REPLACE`` or ``IGNORE``.
-            bound: as for :meth:`put`.
+            bindings: as for :meth:`put`.
         """
         keys = self.keys(queue)
         used = (keys.ready_at(step), keys.wake, keys.schedule, keys.messages, keys.duplicates)
@@ -260,7 +260,7 @@ class Store:
             due.delay_ms,
             f"{step}:{payload}",
         )
-        return only_if(bound, SCHEDULE, self.with_expiring(queue, used), args)
+        return only_if(bindings, SCHEDULE, self.with_expiring(queue, used), args)
 
     def scheduled(self, queue: str) -> int:
         """How many messages wait for their time."""

@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.keys import QueueKeys
 from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN, check_size
 from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
 from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
-from kombu_redisdelay.broker.publish_calls import Bound, Call, only_if
+from kombu_redisdelay.broker.publish_calls import Bindings, Call, only_if
 from kombu_redisdelay.broker.server.scripts import CHECK_UNIQUE, PUBLISH_UNIQUE, ScriptCall, run_each
 from kombu_redisdelay.broker.server.wire import PackedKeys, answers
 from kombu_redisdelay.broker.store import Store
@@ -237,7 +237,7 @@ def publishing(
     due: Due,
     message_id: str,
     unique: UniqueKey,
-    bound: Bound | None = None,
+    bindings: Bindings | None = None,
     *,
     is_continued: bool = False,
     is_repeated: bool = False,
@@ -262,7 +262,7 @@ def publishing(
     # In the order of PUBLISH_UNIQUE.names: Script.arguments() takes a microsecond to check it.
     args = (text, step, message_id, unique.field, unique.letter, store.separator, rare)
     used = store.with_expiring(queue, _packed(store.keys(queue), step))
-    return only_if(bound, PUBLISH_UNIQUE, used, args)
+    return only_if(bindings, PUBLISH_UNIQUE, used, args)
 
 
 @lru_cache(maxsize=4096)

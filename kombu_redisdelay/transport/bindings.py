@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kombu_redisdelay.broker.bindings import NEW, UNBOUND, LastingBindings, QueueBinding
 from kombu_redisdelay.broker.fair_keys import PLAIN
 from kombu_redisdelay.broker.limits import FairQueues
-from kombu_redisdelay.broker.publish_calls import Bound
+from kombu_redisdelay.broker.publish_calls import Bindings
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ class Route(NamedTuple):
 
     Attributes:
         queue: name of the queue.
-        bound: the bindings under which the route is valid, ``None`` if the server does not check that.
+        bindings: those under which the route is valid, ``None`` if the server does not check that.
         until: when to look for another one, seconds of the monotonic clock.
         changes: how often this process had changed bindings when the route was found.
     """
 
     queue: str
-    bound: Bound | None
+    bindings: Bindings | None
     until: float
     changes: int
 
@@ -93,16 +93,16 @@ class Routes:
 
     def has_read(self, table: str, bindings: Collection[bytes]) -> None:
         """Note the bindings that this thread has read. The next route is found by them."""
-        self._read.last = Bound(table, tuple(bindings))
+        self._read.last = Bindings(table, tuple(bindings))
 
     def found(self, exchange: str, routing_key: str, queues: Collection[str]) -> None:
         """Note that the bindings which were read last route to *queues*."""
-        bound: Bound = self._read.last
-        if len(queues) == 1 and 0 < len(bound.bindings) <= MOST_COMPARED:
+        read: Bindings = self._read.last
+        if len(queues) == 1 and 0 < len(read.members) <= MOST_COMPARED:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
             [queue] = queues
-            checked = bound if self.are_checked else None
+            checked = read if self.are_checked else None
             self._routes[exchange, routing_key] = Route(
                 queue, checked, monotonic() + VALID_FOR, Routes._changes
             )

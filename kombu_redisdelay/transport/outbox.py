@@ -235,7 +235,7 @@ class Block:
 
     def _ids(self, messages: Iterable[Outgoing]) -> list[str]:
         """The ids of *messages*, without those of events."""
-        return [each.id for each in messages if each.routed_by[0] != self._events]
+        return [each.id for each in messages if each.destination[0] != self._events]
 
 
 current: ContextVar[Block | None] = ContextVar("redisdelay_batch", default=None)

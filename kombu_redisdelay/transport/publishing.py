@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.message import DELAY_HEADER
 from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing
-from kombu_redisdelay.broker.publish_calls import Bound
+from kombu_redisdelay.broker.publish_calls import Bindings
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.wire import without_frames
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
@@ -98,13 +98,13 @@ class PublishingChannel(DeclaringChannel):
         self._inplace_augment_message(message, exchange, routing_key)
         route = self._routes.get(exchange, routing_key) if exchange else None
         if route is not None and route.queue not in self.store.expires_ms:
-            queues, bound = [route.queue], route.bound
+            queues, bindings = [route.queue], route.bindings
         elif exchange and self._is_fanout(exchange):
             self._publish_to_all(Outgoing(message, 0, _encode), outbox)
             return
         else:
-            queues, bound = self._queues_of(exchange, routing_key), None
-        self._send(self._outgoing(message, isinstance(tag, PublishedTag)), queues, bound, outbox)
+            queues, bindings = self._queues_of(exchange, routing_key), None
+        self._send(self._outgoing(message, isinstance(tag, PublishedTag)), queues, bindings, outbox)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """As kombu's, which calls it for what goes back to its queue without ack emulation."""
@@ -168,9 +168,9 @@ class PublishingChannel(DeclaringChannel):
             outgoing.list_expires_ms = expires_ms()
         if outgoing.unique is not None and "celery" in sys.modules:
             # It needs Celery, which need not be there.
-            from kombu_redisdelay.transport.unique_results import follow
+            from kombu_redisdelay.transport.unique_results import attach_result
 
-            follow(self, outgoing)
+            attach_result(self, outgoing)
         return outgoing
 
     def _step_of(self, message: Mapping[str, Any]) -> int:
@@ -179,12 +179,16 @@ class PublishingChannel(DeclaringChannel):
     # -- sending ---------------------------------------------------------------------------------------
 
     def _send(
-        self, message: Outgoing, queues: list[str], bound: Bound | None = None, outbox: Outbox | None = None
+        self,
+        message: Outgoing,
+        queues: list[str],
+        bindings: Bindings | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """Publish *message* to *queues*, or put it into *outbox*.
 
         Arguments:
-            bound: the bindings that it was routed by, if they come from the cache. The server then checks
+            bindings: those that it was routed by, if they come from the cache. The server then checks
                 that they are still the same.
         """
         if self.options.partitions:
@@ -195,7 +199,7 @@ class PublishingChannel(DeclaringChannel):
             bounds = {}
         declared = connection.declared_queues
         addressed = [
-            Addressed(message, queue, bound, bounds.get(queue), queue in declared) for queue in queues
+            Addressed(message, queue, bindings, bounds.get(queue), queue in declared) for queue in queues
         ]
         if outbox is not None:
             outbox.add(message, addressed, self.store)
@@ -211,7 +215,7 @@ class PublishingChannel(DeclaringChannel):
     def _send_to(self, each: Addressed) -> None:
         reply = self._wait_for(lambda: self._once(each.publish), each.queue)
         self.connection.has_published = True
-        if not reply and each.bound is not None:
+        if not reply and each.bindings is not None:
             self._publish_anew(each.message)
 
     def _once(self, do: Callable[..., Any], *args: Any) -> Any:
@@ -227,13 +231,13 @@ class PublishingChannel(DeclaringChannel):
 
     def _publish_anew(self, message: Outgoing) -> None:
         """Publish a message again: the bindings that it was routed by have changed."""
-        self._routes.forget(*message.routed_by)
-        queues = self._partitions(self._queues_of(*message.routed_by), message)
+        self._routes.forget(*message.destination)
+        queues = self._partitions(self._queues_of(*message.destination), message)
         put_into_each([Addressed(message, queue) for queue in queues], self._send_to)
 
     def _publish_to_all(self, message: Outgoing, outbox: Outbox | None) -> None:
         """Publish *message* to a fanout exchange."""
-        exchange, routing_key = message.routed_by
+        exchange, routing_key = message.destination
         if message.unique is not None:
             raise ValueError(
                 f"header {UNIQUE_HEADER!r} cannot be used with the fanout exchange {exchange!r}: a key is "
@@ -269,9 +273,9 @@ class PublishingChannel(DeclaringChannel):
         Raises:
             QueueFull: one of them has not.
         """
-        bounds = {each.queue: each.most for each in addressed if each.most is not None}
+        bounds = {each.queue: each.max_length for each in addressed if each.max_length is not None}
         if bounds:
-            counts = Counter(each.queue for each in addressed if each.most is not None)
+            counts = Counter(each.queue for each in addressed if each.max_length is not None)
             self.connection.lengths.admit(counts, bounds, self._lengths)
 
     def _lengths(self, queues: Sequence[str]) -> list[int]:
@@ -319,6 +323,6 @@ class PublishingChannel(DeclaringChannel):
         """Do what the *reply* to a message says. Returns the last reply."""
         if each.message.unique is not None:
             reply = self._wait_for(lambda: self._once(each.follow, reply), each.queue)
-        if not reply and each.bound is not None:
+        if not reply and each.bindings is not None:
             self._publish_anew(each.message)
         return reply

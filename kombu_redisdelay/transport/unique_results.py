@@ -63,7 +63,7 @@ class UniqueResult(AsyncResult):  # type: ignore[misc]
         self.replaced = not self.dropped
 
 
-class Fate:
+class PublishResult:
     """What became of the task with this *id* in the queues that its message went to.
 
     Attributes:
@@ -75,7 +75,7 @@ class Fate:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        self.learned: Callable[[Fate], object] | None = None
+        self.learned: Callable[[PublishResult], object] | None = None
         self.channel: Any = None
         self.properties: Mapping[str, Any] = {}
         self.outcomes: Sequence[Conflict | None] = ()
@@ -107,100 +107,101 @@ class Fate:
             self.learned(self)
 
 
-_wanted: ContextVar[Fate | None] = ContextVar("redisdelay_fate", default=None)
+_awaited: ContextVar[PublishResult | None] = ContextVar("redisdelay_publish_result", default=None)
 
 
-class Noting:
-    """What becomes of the message of *fate* is noted there, if it is published in the ``with`` block.
+class Awaiting:
+    """What becomes of the message of *published* is noted there, if it is published in the ``with`` block.
 
     Each task with a key is published in one: :func:`contextlib.contextmanager` takes three times as long.
     """
 
-    __slots__ = ("_fate", "_token")
+    __slots__ = ("_published", "_token")
 
-    def __init__(self, fate: Fate) -> None:
-        self._fate = fate
+    def __init__(self, published: PublishResult) -> None:
+        self._published = published
 
     def __enter__(self) -> None:
-        self._token = _wanted.set(self._fate)
+        self._token = _awaited.set(self._published)
 
     def __exit__(self, *exc_info: object) -> None:
-        _wanted.reset(self._token)
+        _awaited.reset(self._token)
 
 
-def follow(channel: Any, message: Outgoing) -> None:
+def attach_result(channel: Any, message: Outgoing) -> None:
     """Have Celery told what becomes of *message*, which has a unique key and is published over *channel*. If
-    no block of :class:`Noting` is for it, it is a task that is sent without its class, or no task: if the
+    no block of :class:`Awaiting` is for it, it is a task that is sent without its class, or no task: if the
     task is dropped in each queue, its id ends as revoked."""
-    fate = _wanted.get()
-    if fate is None or fate.id != message.id:
-        fate, headers = Fate(message.id), message.headers
+    published = _awaited.get()
+    if published is None or published.id != message.id:
+        published, headers = PublishResult(message.id), message.headers
         if "task" in headers and isinstance(headers.get("id"), str):
-            fate.learned = partial(_end_by_hand, bool(headers.get("ignore_result")))
-    fate.channel, fate.properties, fate.outcomes = channel, message.properties, message.outcomes
-    message.tell = partial(_tell, fate, message.headers)
+            published.learned = partial(_end_by_hand, bool(headers.get("ignore_result")))
+    published.channel, published.properties = channel, message.properties
+    published.outcomes = message.outcomes
+    message.tell = partial(_tell, published, message.headers)
 
 
-def _tell(fate: Fate, headers: Mapping[str, Any]) -> None:
+def _tell(published: PublishResult, headers: Mapping[str, Any]) -> None:
     """Send the signal for each queue in which there was a conflict, and tell the publisher."""
-    for conflict in fate.outcomes:
+    for conflict in published.outcomes:
         if conflict is not None:
             unique_conflict.send(
                 sender=headers.get("task"),
                 key=headers[UNIQUE_HEADER],
-                id=fate.id,
+                id=published.id,
                 holder=conflict.holder,
                 outcome=conflict.outcome,
             )
-    fate.tell()
+    published.tell()
 
 
-def end(fate: Fate, backend: Any, monitored: Any) -> None:
-    """Tell that no task will run under the id of *fate*, if that is so: it was dropped, or it runs under the
-    id of the task that it has replaced.
+def end(published: PublishResult, backend: Any, monitored: Any) -> None:
+    """Tell that no task will run under the id of *published*, if that is so: it was dropped, or it runs under
+    the id of the task that it has replaced.
 
     Arguments:
         backend: where its result is waited for; ``None`` if nobody knows its id.
         monitored: the app if it tells monitors of each task that is sent, else ``None``.
     """
-    conflict = fate.conflict
-    if conflict is None or not fate.has_ended:
+    conflict = published.conflict
+    if conflict is None or not published.has_ended:
         return
     reason = TaskRevokedError(f"{conflict.outcome}: task {conflict.holder} has the same key")
     try:
         if backend is not None:
-            _end_as_revoked(backend, fate, reason)
+            _end_as_revoked(backend, published, reason)
         if monitored is not None:
-            _send_last_event(monitored, fate)
+            _send_last_event(monitored, published)
     except Exception:
         # The task is where it should be. Only its result cannot be stored, or its event cannot be sent.
-        logger.warning("Could not store that task %s was %s", fate.id, conflict.outcome, exc_info=True)
+        logger.warning("Could not store that task %s was %s", published.id, conflict.outcome, exc_info=True)
 
 
-def _end_as_revoked(backend: Any, fate: Fate, reason: Exception) -> None:
-    request = Context(id=fate.id, **who_waits(fate.properties))
+def _end_as_revoked(backend: Any, published: PublishResult, reason: Exception) -> None:
+    request = Context(id=published.id, **who_waits(published.properties))
     if is_rpc(backend):
-        publish(fate.channel, backend, reason, states.REVOKED, request)
+        publish(published.channel, backend, reason, states.REVOKED, request)
     else:
-        backend.mark_as_failure(fate.id, reason, request=request, state=states.REVOKED)
+        backend.mark_as_failure(published.id, reason, request=request, state=states.REVOKED)
 
 
-def _send_last_event(app: Any, fate: Fate) -> None:
+def _send_last_event(app: Any, published: PublishResult) -> None:
     """Celery tells monitors of each task that was sent. They wait for its end."""
     # The events that Celery sends of what it publishes have this dispatcher, too.
     app.amqp._event_dispatcher.publish(
         "task-revoked",
-        {"uuid": fate.id, "terminated": False, "signum": None, "expired": False},
-        Producer(fate.channel, auto_declare=False),
+        {"uuid": published.id, "terminated": False, "signum": None, "expired": False},
+        Producer(published.channel, auto_declare=False),
     )
 
 
-def _end_by_hand(is_ignored: bool, fate: Fate) -> None:
+def _end_by_hand(is_ignored: bool, published: PublishResult) -> None:
     """The same for a task that was sent without its class.
 
     Arguments:
         is_ignored: whether nobody waits for its result.
     """
-    if fate.has_ended:
+    if published.has_ended:
         is_monitored = current_app.conf.task_send_sent_event
-        end(fate, None if is_ignored else current_app.backend, current_app if is_monitored else None)
+        end(published, None if is_ignored else current_app.backend, current_app if is_monitored else None)

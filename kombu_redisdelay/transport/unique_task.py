@@ -26,7 +26,7 @@ from kombu_redisdelay.broker.unique import (
 )
 from kombu_redisdelay.public import public
 from kombu_redisdelay.rpc_results import is_rpc
-from kombu_redisdelay.transport.unique_results import Fate, Noting, UniqueResult, end
+from kombu_redisdelay.transport.unique_results import Awaiting, PublishResult, UniqueResult, end
 
 logger = logging.getLogger(__name__)
 
@@ -246,23 +246,23 @@ class Unique(Task):  # type: ignore[misc]
             # To look is to warn.
             _ = self._has_shared_results
         id = task_id or uuid()
-        fate = Fate(id)
-        with Noting(fate):
+        published = PublishResult(id)
+        with Awaiting(published):
             result = super().apply_async(args, kwargs, id, producer, link, link_error, shadow, **options)
-        if fate.is_accepted or not isinstance(result, UniqueResult):
+        if published.is_accepted or not isinstance(result, UniqueResult):
             # It is published; or eager, then it has run.
             return result
         is_known = task_id is not None or bool(options.get("group_id"))
 
-        def learn(fate: Fate) -> None:
-            result._learn(fate.conflict)
+        def learn(published: PublishResult) -> None:
+            result._learn(published.conflict)
             is_waited_for = is_known and not self.ignore_result
             if is_waited_for or self._is_monitored:
                 backend = self.backend if is_waited_for else None
-                end(fate, backend, self.app if self._is_monitored else None)
+                end(published, backend, self.app if self._is_monitored else None)
 
-        fate.learned = learn
-        fate.tell()
+        published.learned = learn
+        published.tell()
         return result
 
     def _is_counted_on(self, options: Mapping[str, Any]) -> bool:

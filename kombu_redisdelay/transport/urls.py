@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from kombu.utils.scheduling import cycle_by_name
 from kombu.utils.url import as_url
 
 from kombu_redisdelay import registration
-from kombu_redisdelay.broker.options import Options, is_int
+from kombu_redisdelay.broker.options import SECONDS, Kind, Options, whole
 from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.public import public
 from kombu_redisdelay.urls import LOCAL, read
@@ -66,18 +65,6 @@ def is_taken_over(client: Any) -> bool:
     return client.transport_cls in registration.TAKEN_OVER
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_time(value: object) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
-
-
-def _are_steps(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(is_int(step, 0) for step in value)
-
-
 def _is_order(value: object) -> bool:
     try:
         return callable(cycle_by_name(value))
@@ -85,27 +72,19 @@ def _is_order(value: object) -> bool:
         return False
 
 
-#: Options of kombu that it does not check: what each must be, and whether a value is that. A wrong one shows
-#: where it is used, in words that do not name it, or not at all.
-_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "sep": ("a text with one character at least", lambda value: _is_text(value) and value != ""),
-    "global_keyprefix": ("a text", _is_text),
-    "priority_steps": ("a list of whole numbers from 0", _are_steps),
-    "queue_order_strategy": ("round_robin, priority, sorted, or the path of a class", _is_order),
-    "socket_timeout": ("a number of seconds from 0, or None", _is_time),
-    "socket_connect_timeout": ("a number of seconds from 0, or None", _is_time),
+#: Options of kombu that it does not check. A wrong one shows where it is used, in words that do not name it,
+#: or not at all.
+_OF_KOMBU = {
+    "sep": Kind("a text with one character at least", lambda value: isinstance(value, str) and value != ""),
+    "global_keyprefix": Kind("a text", lambda value: isinstance(value, str)),
+    "priority_steps": Kind(
+        "a list of whole numbers from 0",
+        lambda value: isinstance(value, (list, tuple)) and all(map(whole(0).is_right, value)),
+    ),
+    "queue_order_strategy": Kind("round_robin, priority, sorted, or the path of a class", _is_order),
+    "socket_timeout": SECONDS.or_none(),
+    "socket_connect_timeout": SECONDS.or_none(),
 }
-
-
-def _check_options_of_kombu(transport_options: Mapping[str, Any]) -> None:
-    """Check some options of kombu.
-
-    Raises:
-        ValueError: one of them has the wrong type or is out of range. The error names it and its value.
-    """
-    for name, (expected, is_right) in _CHECKS.items():
-        if name in transport_options and not is_right(transport_options[name]):
-            raise ValueError(f"transport option {name!r} must be {expected}, not {transport_options[name]!r}")
 
 
 def options_of(client: Any) -> Options:
@@ -116,8 +95,11 @@ def options_of(client: Any) -> Options:
     Raises:
         ValueError: an option, ours or kombu's, has the wrong type or is out of range.
     """
-    _check_options_of_kombu(client.transport_options)
-    options = Options.of(client.transport_options)
+    given = client.transport_options
+    for name, kind in _OF_KOMBU.items():
+        if name in given:
+            kind.check(name, given[name])
+    options = Options.of(given)
     if not is_taken_over(client):
         return options
     return replace(options, visibility_timeout=min(options.visibility_timeout, Options().visibility_timeout))

@@ -6,7 +6,13 @@ import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.fair_counts import COUNTS_FOR_MS, LOOKS_FOR_MS, count_keys, look_at_counted
+from kombu_redisdelay.broker.fair_counts import (
+    COUNTS_FOR_MS,
+    LOOKS_FOR_MS,
+    QUEUES_PER_LOOK,
+    count_keys,
+    look_at_counted,
+)
 from kombu_redisdelay.broker.fair_keys import (
     PLAIN,
     KeyLimits,
@@ -574,6 +580,20 @@ class TestTakenBeforeTheLimit:
         while maintenance.round_trip(["plain"]):
             pass
         assert not rig.client.exists(rig.store.keys("plain").claim("counted"))
+
+    def test_of_very_many_queues_some_are_looked_at_each_second(self, rig: Rig, clock: Clock) -> None:
+        queues = [f"q{number}" for number in range(QUEUES_PER_LOOK + 10)]
+        for queue in queues:
+            rig.client.hset(rig.store.keys(queue).limits, "fair", "on")
+        claims = [rig.store.keys(queue).claim("counted") for queue in queues]
+        maintenance = Maintenance(
+            rig.store, rig.recoverer("me"), Options(), 10.0, clock=clock, limited=set(queues)
+        )
+        for claimed in (QUEUES_PER_LOOK, len(queues)):
+            while maintenance.round_trip(queues):
+                pass
+            assert sum(map(rig.client.exists, claims)) == claimed
+            clock.now += 1
 
     def test_many_of_them(self, rig: Rig, fair: FairQueues) -> None:
         publish(rig, "a", *numbered("a", 320))

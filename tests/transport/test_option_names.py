@@ -83,7 +83,7 @@ def test_each_is_warned_of_once_a_process(caplog: pytest.LogCaptureFixture) -> N
 
 @dataclass(frozen=True, slots=True)
 class WithRenamed(Options):
-    patience: int = options._option(3, "a whole number from 1", lambda value: value >= 1, was="waits")
+    patience: int = options._option(3, options.whole(1), was="waits")
 
 
 def test_the_earlier_name_of_an_option(

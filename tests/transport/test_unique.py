@@ -24,7 +24,7 @@ from kombu_redisdelay import Messages, Selection, Unique, UniqueResult, batch, u
 from kombu_redisdelay.broker.outgoing import Outbox
 from kombu_redisdelay.broker.unique import UNIQUE_HEADER
 from kombu_redisdelay.transport import settings
-from kombu_redisdelay.transport.unique_results import Fate, Noting
+from kombu_redisdelay.transport.unique_results import Awaiting, PublishResult
 from tests.transport.kit import Inbox, Site, drain, publish
 from tools.harness.process import wait_until
 
@@ -131,12 +131,12 @@ class TestKombu:
         Inbox(channel, *(Queue(name, exchange, routing_key="#") for name in ("one", "two")))
         publish(channel, "holder", queue="one", headers=KEY)
         outbox = Outbox()
-        with Noting(fate := Fate("id")):
+        with Awaiting(published := PublishResult("id")):
             message = channel.prepare_message("m", headers=KEY, properties={"message_id": "id"})
             channel.add_to(outbox, message, exchange="events", routing_key="any")
         channel.send(outbox)
         assert (site.ready("one"), site.ready("two")) == (1, 1)
-        assert fate.conflict is None
+        assert published.conflict is None
 
     def test_a_key_picks_the_partition(self, site: Site) -> None:
         channel = site.channel(partitions={"q": 4})
