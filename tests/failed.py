@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from kombu_redisdelay.broker.failed import TRIMMED_PER_CALL
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.scripts import FAIL
+from kombu_redisdelay.broker.server.scripts import KEEP
 from kombu_redisdelay.broker.store import Store
 
 _tags = count(1)
@@ -33,19 +32,19 @@ def keep_failed(
     failure = failure._replace(**noted)
     text = payload if isinstance(payload, str) else payload.decode()
     store.remember(queue)
-    FAIL(
+    KEEP(
         store.server,
-        (keys.unacked("nobody"), keys.wake),
-        FAIL.arguments(
+        (keys.unacked("nobody"), keys.wake, keys.failed),
+        KEEP.arguments(
             tag=str(next(_tags)),
             id=id,
             group=failure.group,
             details=failure.details,
             copy=f"0:{text}",
+            failed_now=0,
             is_limited=0,
             count=keep.count,
             age_ms=keep.age_ms,
             bytes=keep.bytes,
-            most_trimmed=TRIMMED_PER_CALL,
         ),
     )

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.once
 BUDGET = {
     "Python files": 236,
     "scripts": 49,
-    "lines of Lua": 4_800,
+    "lines of Lua": 4_850,
     "lines of broker": 7_000,
     "lines of cli": 3_100,
     "lines of operations": 8_300,

@@ -12,21 +12,18 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Acks, Delivery, Request, Tags, Taken
-from kombu_redisdelay.broker.failed import failing
 from kombu_redisdelay.broker.failure import Failure, report_dropped, report_returned
 from kombu_redisdelay.broker.finished import Finishing
+from kombu_redisdelay.broker.keeping import Burial, burying, failing
 from kombu_redisdelay.broker.lease import Lease, Membership
 from kombu_redisdelay.broker.members import size_to_move
+from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.server.line import AckInVain
-from kombu_redisdelay.broker.server.scripts import (
-    DEAD_LETTER,
-    PARK,
-    try_each,
-)
+from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
@@ -199,7 +196,9 @@ class Consumer:
             reason: why, in a line.
             counts: whether this delivery counts. That of a message that cannot be handled does not.
         """
-        [was_unacked] = checked(self._make_dead([(queue, tag, reason, b"", int(counts))]))
+        stored = self.store.server.call("HGET", self.store.keys(queue).unacked(self.name), tag)
+        payload = split_stored(stored or b"")[1]
+        [was_unacked] = checked(self._bury([Burial(queue, tag, reason, payload, failed_now=counts)]))
         return bool(was_unacked)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
@@ -242,14 +241,11 @@ class Consumer:
         """Move messages that cannot be delivered to the dead letters of their queues, in one round trip. Each
         is a delivery and the reason. Returns for each message whether it was held, or a ``ResponseError`` if
         the server refused."""
-        return self._make_dead(
+        return self._bury(
             [
-                (
-                    delivery.queue,
-                    delivery.tag if delivery.needs_ack else "",
-                    " ".join(reason.split()),
-                    b"" if delivery.needs_ack else b"%d:%s" % (delivery.step, delivery.payload),
-                    0,
+                Burial(
+                    *(delivery.queue, delivery.tag, " ".join(reason.split()), delivery.payload),
+                    copy=b"" if delivery.needs_ack else b"%d:%s" % (delivery.step, delivery.payload),
                 )
                 for delivery, reason in burials
             ]
@@ -321,27 +317,21 @@ class Consumer:
         self._failed.pop(tag, None)
         self._acks.forget(tag)
 
-    def _make_dead(self, burials: Sequence[tuple[str, str, str, bytes, int]]) -> list[Any]:
-        """Each of *burials* is a queue, delivery tag, reason, stored message, and 1 if it was delivered now,
-        else 0. Returns for each whether it was held, or an error."""
-        queues = dict.fromkeys(queue for queue, *_ in burials)
-        self.store.remember(*queues)
-        limit = self._options.dead_letter_limit
-        calls = []
-        for queue, tag, reason, stored, delivered in burials:
-            self._settled(tag)
-            k = self.store.keys(queue)
-            calls.append(
-                (DEAD_LETTER, (k.unacked(self.name), k.dead), (tag, reason, limit, stored, delivered))
-            )
+    def _bury(self, burials: Sequence[Burial]) -> list[Any]:
+        """Returns for each whether it was held, or an error."""
+        self.store.remember(*dict.fromkeys(burial.queue for burial in burials))
+        limit, calls = self._options.dead_letter_limit, []
+        for burial in burials:
+            self._settled(burial.tag)
+            is_limited = self._acks.is_limited(burial.queue)
+            calls.append(burying(self.store, limit, self.name, burial, is_limited))
         outcomes = try_each(self.store.server, calls)
-        for index, (queue, *_) in enumerate(burials):
+        for index, burial in enumerate(burials):
             if not isinstance(outcomes[index], ResponseError):
-                was_unacked, dropped = outcomes[index]
-                metrics.dead_lettered(queue, was_unacked)
-                report_dropped(self._options, queue, dropped)
-                outcomes[index] = bool(was_unacked)
-        self._acks.wake(queues)
+                was_unacked, dropped = bool(outcomes[index]), max(0, outcomes[index] - 1)
+                metrics.dead_lettered(burial.queue, was_unacked)
+                report_dropped(self._options, burial.queue, dropped)
+                outcomes[index] = was_unacked
         return outcomes
 
 

@@ -1,4 +1,5 @@
-"""Failures: what is noted of one beside its message, and what the log and Prometheus are told of it."""
+"""Failures: what is noted of one beside its message, and what the log and Prometheus are told of it. A dead
+letter has a reason, which is of some kind."""
 
 from __future__ import annotations
 
@@ -23,6 +24,21 @@ LONGEST_NAME = 200
 
 #: What may be lost of a task that is known to have returned (:attr:`Failure.returned`).
 RETURNED = (CONTINUATION := "continuation", RESULT := "result", HOOK := "hook")
+
+#: The reason of an entry that another program has written among dead letters.
+FOREIGN = "not a dead letter of ours"
+
+#: How the reason of a dead letter begins -> its kind. Scripts write the first and the third one.
+_KINDS = {
+    "delivery limit": "delivery-limit",
+    "rejected": "rejected",
+    "no due time": "no-due-time",
+    "no worker knows": "unknown-task",
+    FOREIGN: "foreign",
+}
+
+#: The kind of the others: the reason says what is wrong with the message.
+UNREADABLE = "unreadable"
 
 #: No task is tried more often than this.
 MOST_TRIES = 10**9
@@ -69,7 +85,7 @@ class Failure(NamedTuple):
     @property
     def details(self) -> str:
         """The rest, as it is in Redis: JSON in one line. What was lost of a task that has returned is its
-        first member, which is read without the others (lua/include/failed.lua)."""
+        first member, which is read without the others (lua/include/archive.lua)."""
         return json.dumps(
             {
                 **({"returned": self.returned} if self.returned else {}),
@@ -107,6 +123,11 @@ def shortened_traceback(traceback: object) -> str:
 def name(text: object) -> str:
     """The name of a task or a class as it is kept: it has no whitespace, and is not empty."""
     return "".join(printable(str(text)[:LONGEST_NAME]).split())[:LONGEST_NAME] or "-"
+
+
+def kind_of_reason(reason: str) -> str:
+    """The kind of the *reason* of a dead letter, a word."""
+    return next((kind for begin, kind in _KINDS.items() if reason.startswith(begin)), UNREADABLE)
 
 
 def report_dead(store: Store, options: Options, queue: str, dead: int, briefs: Sequence[bytes]) -> None:

@@ -16,10 +16,9 @@ from typing import Any
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.options import KeepFinished
-from kombu_redisdelay.broker.paging import walk
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.scripts import FINISH, NEWEST
-from kombu_redisdelay.broker.server.wire import Argument, answers
+from kombu_redisdelay.broker.paging import read_back, walk
+from kombu_redisdelay.broker.server.scripts import FINISH
+from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 
 logger = logging.getLogger(__name__)
@@ -146,12 +145,9 @@ class FinishedTasks:
         Arguments:
             left: how many of the oldest ones to read; ``None`` for all.
         """
-        keys = (self._store.keys(queue).finished,)
-        while left is None or left > 0:
-            start: Argument = "" if left is None else left
-            left, lines = NEWEST(self._store.server, keys, (start, MESSAGES_PER_CALL, BYTES_PER_CALL))
-            for number, line in enumerate(lines, 1):
-                yield line, left + len(lines) - number
+        if left is None:
+            [left] = self.counts([queue])
+        yield from read_back(self._store.server, self._store.keys(queue).finished, left)
 
 
 class Finishing:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-#: The states in which a queue keeps messages that are not delivered any more, each in a list of that name
-#: (lua/include/dead.lua).
-KEPT = ("dead",)
+#: The states of messages that are over, and kept (:mod:`~kombu_redisdelay.broker.archive`).
+FAILED, DEAD = "failed", "dead"
 
 #: The Redis types of the keys of a queue, by their names behind what all of them begin with.
 _TYPES: dict[str, str] = {}
@@ -54,6 +53,18 @@ class _Key:
         def __get__(self, keys: QueueKeys, owner: type[QueueKeys]) -> str: ...
 
 
+class ArchiveKeys(NamedTuple):
+    """The keys of messages that are over (lua/include/archive.lua). The first three are as those of what is
+    scheduled. Of dead letters, none has returned."""
+
+    names: str
+    messages: str
+    duplicates: str
+    heads: str
+    groups: str
+    returned: str
+
+
 class QueueKeys:
     """The keys of one queue, complete with ``global_keyprefix``.
 
@@ -71,7 +82,12 @@ class QueueKeys:
     running = _Key("hash", GOES, "which unacked messages hold keys")
     consumers = _Key("zset", STAYS, "consumer -> when its lease ends, ms since the epoch")
     wake = _Key("zset", GOES, "at most one wake-up token")
-    dead = _Key("list", STAYS, "dead letters (lua/include/dead.lua)")
+    dead = _Key("list", STAYS, "dead letters, where an older release keeps them (lua/move_dead.lua)")
+    dead_index = _Key("zset", STAYS, "name of a dead letter -> when it came, ms since epoch", "dead:index")
+    dead_messages = _Key("hash", GOES, "name of a dead letter -> its message", "dead:messages")
+    dead_duplicates = _Key("zset", GOES, "names whose id another one had before", "dead:duplicates")
+    dead_heads = _Key("hash", GOES, "name of a dead letter -> what is noted of it", "dead:heads")
+    dead_groups = _Key("hash", GOES, "task and kind of the reason -> how many, first, last", "dead:groups")
     failed = _Key("zset", STAYS, "name of a failed task -> when it failed, ms since the epoch")
     failed_messages = _Key("hash", ITSELF, "name of a failed task -> its message", "failed:messages")
     failed_duplicates = _Key("zset", ITSELF, "names whose id another one had before", "failed:duplicates")
@@ -120,24 +136,14 @@ class QueueKeys:
         """All keys that are not kombu's, except those of which there are several."""
         return tuple(self._base + name for name in _TYPES)
 
+    def archive(self, state: str) -> ArchiveKeys:
+        """The keys of the messages in *state*, :data:`FAILED` or :data:`DEAD`."""
+        names = self.failed if state == FAILED else self.dead_index
+        return ArchiveKeys(names, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
+
     def unused(self, becomes: str) -> list[str]:
         """Those of which this becomes when nobody uses the queue: :data:`STAYS` or :data:`GOES`."""
         return [self._base + name for name in names_of(becomes)]
-
-    @property
-    def all_kept(self) -> tuple[str, ...]:
-        """The lists of all states in :data:`KEPT`."""
-        return tuple(map(self.kept, KEPT))
-
-    def kept(self, state: str) -> str:
-        """The list of the messages that are kept in *state*, one of :data:`KEPT`."""
-        return self._base + state
-
-    @property
-    def all_failed(self) -> tuple[str, ...]:
-        """All keys of failed tasks. The first three are as those of what is scheduled."""
-        three = self.failed, self.failed_messages, self.failed_duplicates
-        return *three, self.failed_heads, self.failed_groups, self.failed_returned
 
     def finished_sent(self, consumer: str) -> str:
         """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""

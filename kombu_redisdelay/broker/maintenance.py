@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Sequence
 from time import monotonic
 
-from kombu_redisdelay.broker import failed, fair_counts, known_queues, recovery, schedule, unique, unlisted
+from kombu_redisdelay.broker import fair_counts, keeping, known_queues, recovery, schedule, unique, unlisted
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import Chore, RoundTrips, Turn, Upkeep
 from kombu_redisdelay.broker.recovery import Recoverer
@@ -21,7 +21,7 @@ QUEUES_AT_ONCE = 50
 #: All chores, in the order in which they are done.
 CHORES: tuple[Chore, ...] = tuple(
     chore
-    for room in (recovery, schedule, failed, unique, unlisted, fair_counts, known_queues)
+    for room in (recovery, schedule, keeping, unique, unlisted, fair_counts, known_queues)
     for chore in room.CHORES
 )
 

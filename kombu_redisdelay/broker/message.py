@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from hashlib import sha1
 from math import isinf
 from time import time
 from typing import Any
@@ -211,6 +212,11 @@ def _published_id(payload: bytes, otherwise: str) -> str:
     except Exception:
         # Foreign bytes may make the decoder raise any exception.
         return otherwise
+
+
+def id_or_digest(payload: bytes) -> str:
+    """The id of a message; the SHA-1 of its bytes if it has none, or is not a message."""
+    return _published_id(payload, sha1(payload, usedforsecurity=False).hexdigest())
 
 
 def _without_uuid(value: dict[str, Any]) -> Any:

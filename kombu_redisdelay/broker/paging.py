@@ -1,8 +1,9 @@
 """Reads long keys of Redis page by page, while others change them, and takes out part by part.
 
-:func:`walk` reads a list. :func:`read_pages` reads what is kept by time: the schedule, and failed tasks. Both
-of these are a zset, name -> ms since the epoch, with a hash of messages, and a zset of the names of
-duplicates (lua/include/duplicates.lua). :func:`take_out` takes out failed tasks and dead letters.
+:func:`walk` reads a list, and :func:`read_back` reads one from the other end. :func:`read_pages` reads what
+is kept by time: the schedule, failed tasks and dead letters. Each of these is a zset, name -> ms since the
+epoch, with a hash of messages, and a zset of the names of duplicates (lua/include/duplicates.lua).
+:func:`take_out` takes out failed tasks and dead letters.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from itertools import chain, islice, product
 from typing import Any, NamedTuple, TypeVar
 
-from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL
-from kombu_redisdelay.broker.server.scripts import FIND, PAGE, PAGE_LIST, Script, run_each
+from kombu_redisdelay.broker.portions import BYTES_PER_CALL, MESSAGES_PER_CALL, next_page
+from kombu_redisdelay.broker.server.scripts import FIND, PAGE, PAGE_LIST, TAKE_OUT, run_each
 from kombu_redisdelay.broker.server.server import Server
-from kombu_redisdelay.broker.server.wire import Argument, Caller
+from kombu_redisdelay.broker.server.wire import Argument, Caller, Command, answers
 
 #: How often a walk begins anew because its bookmarks are lost. They are lost when everything was taken, so
 #: nothing is left that must be read. The limit keeps a busy queue from holding a reader for ever.
@@ -130,6 +131,22 @@ def walk(
             reader = _Reader(next, last, mark, 0, bookmarks or reader.bookmarks)
 
 
+def read_back(server: Server, key: str, left: int) -> Iterator[tuple[bytes, int]]:
+    """The entries of a list from the left end, where they are added, to the right end, read page by page.
+    Each comes with how many are left to read after it. Those that are added meanwhile are not included.
+
+    Arguments:
+        left: how many to read: positions are counted from the right end.
+    """
+    size = FIRST_PAGE
+    while left > 0:
+        after = max(0, left - size)
+        page: Command = ("LRANGE", key, -left, -(after + 1))
+        [entries] = answers(server, [page])
+        yield from zip(entries, range(after + len(entries) - 1, after - 1, -1), strict=True)
+        left, size = after, next_page(size, sum(map(len, entries)))
+
+
 class Row(NamedTuple):
     """A message as it is kept.
 
@@ -240,23 +257,23 @@ def id_bytes(id: str) -> bytes:
 
 def take_out(
     server: Caller,
-    script: Script,
     keys: Sequence[str],
     begin: Sequence[Argument],
     parts: Iterable[Sequence[KeptT]],
     of_each: Callable[[KeptT], Sequence[Argument]],
     stays: Callable[[KeptT, str], object],
 ) -> Iterator[KeptT]:
-    """Have a *script* take out messages, part by part. Yields those that were still there.
+    """Take out messages of an archive, part by part. Yields those that were still there.
 
     Arguments:
+        keys: the index, the ready list of step 0, and the wake zset.
         begin: the first ARGV: what is done, and the separator.
         of_each: the ARGV of a message.
         stays: called with each one that is not requeued because another message holds its key, and the id of
             that message.
     """
     for some in parts:
-        reply = script(server, keys, (*begin, *chain.from_iterable(map(of_each, some))))
+        reply = TAKE_OUT(server, keys, (*begin, *chain.from_iterable(map(of_each, some))))
         for message, done in zip(some, reply, strict=True):
             if done == 1:
                 yield message

@@ -195,7 +195,7 @@ class ReadyLists:
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.ready_keys(queue)
-        count = CLEAR(self._store.server, (*keys, self._store.keys(queue).wake), (len(keys), 0))
+        count = CLEAR(self._store.server, (*keys, self._store.keys(queue).wake), (len(keys), 0, "waiting"))
         return int(count) + self._store.clear_keys(queue)
 
     def schedule_all(

@@ -214,7 +214,7 @@ class Recovery:
             stays: whether it is consumer of the queue also when it holds nothing.
         """
         k, options = self._store.keys(holder.queue), self._options
-        keys = (k.unacked(holder.consumer), k.ready, k.wake, k.dead, *k.scheduling, k.consumers)
+        keys = (k.unacked(holder.consumer), k.ready, k.wake, k.dead_index, *k.scheduling, k.consumers)
         args = GIVE_BACK.arguments(
             chain.from_iterable(tags_and_ids),
             consumer="" if stays else holder.consumer,

@@ -235,7 +235,7 @@ class Schedule:
     def clear(self, queue: str) -> int:
         """Remove all messages of *queue*. Returns how many there were."""
         keys = self._store.keys(queue)
-        return int(CLEAR(self._store.server, keys.waiting, (0, 1)))
+        return int(CLEAR(self._store.server, keys.waiting, (0, 1, "waiting")))
 
     def _for_each(self, queues: Sequence[str], command: str, *args: str | float) -> list[Any]:
         """The replies to a command on the schedule of each queue."""
@@ -425,7 +425,7 @@ def mend_schedules(store: Store, options: Options, queues: Sequence[str]) -> Rou
         calls = []
         for queue, cursor in cursors.items():
             k = store.keys(queue)
-            keys = (k.schedule, k.messages, k.dead, k.duplicates)
+            keys = (k.schedule, k.messages, k.dead_index, k.duplicates)
             args = (cursor, MESSAGES_PER_SCRIPT, options.dead_letter_limit)
             calls.append((MEND_SCHEDULE, keys, args))
         replies = run_each(store.server, calls)

@@ -293,7 +293,7 @@ class Store:
         ready_keys = self.ready_keys(queue)
         # The keys of running tasks stay held.
         used = (*ready_keys, *keys.of_what_waits, keys.wake)
-        count = int(CLEAR(self.server, used, (len(ready_keys), 1)))
+        count = int(CLEAR(self.server, used, (len(ready_keys), 1, "waiting")))
         return count + self.clear_keys(queue)
 
     def clear_keys(self, queue: str) -> int:

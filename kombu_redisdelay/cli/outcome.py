@@ -13,7 +13,7 @@ from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.cli.stopping import STOPPED
 from kombu_redisdelay.operations.acting import Done
-from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
+from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages

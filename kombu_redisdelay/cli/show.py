@@ -14,8 +14,8 @@ from kombu_redisdelay.cli.messages import worker
 from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
+from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
-from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.fair import said_of_key
 from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.life import Event, life

@@ -1,6 +1,6 @@
 -- Reads the scheduled messages with an id. Writes nothing.
 --
--- KEYS[1]  schedule, or `failed` (include/failed.lua)
+-- KEYS[1]  schedule, or the index of an archive (include/archive.lua)
 -- KEYS[2]  messages of it
 -- KEYS[3]  duplicates of it
 -- ARGV[1]  message id

@@ -5,7 +5,7 @@
 -- KEYS[1]  unacked of the consumer
 -- KEYS[2]  ready list of step 0
 -- KEYS[3]  wake zset
--- KEYS[4]  dead
+-- KEYS[4]  dead:index
 -- KEYS[5]  schedule
 -- KEYS[6]  messages
 -- KEYS[7]  duplicates
@@ -16,13 +16,13 @@
 --          dead letters, how many older dead letters were dropped for them, 1 when nothing is left to do for
 --          a consumer that is to be forgotten, the briefs of some that went back although their consumer did
 --          not give them back, and of some that are dead letters now (include/brief.lua); pairs of a delivery
---          tag and a message, as it is stored, for those that must wait and have no id. They are still
+--          tag and a message, as it is stored, for those that must wait or die and have no id. They are still
 --          unacked: call again with their ids
 --
--- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or into dead. A message
--- that is not unacked any more is in another place by now, and is left there. The message that was taken
--- first is at the head again, and is taken first again. A consumer whose lease was renewed in the meantime
--- keeps what it holds.
+-- Keeps: a message leaves the unacked hash only into a ready list, into the schedule or to the dead letters.
+-- A message that is not unacked any more is in another place by now, and is left there. The message that was
+-- taken first is at the head again, and is taken first again. A consumer whose lease was renewed in the
+-- meantime keeps what it holds.
 
 -- include: give_back
 

@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  schedule
 -- KEYS[2]  messages
--- KEYS[3]  dead
+-- KEYS[3]  dead:index
 -- KEYS[4]  duplicates
 -- ARGV[1]  cursor: "0" to begin, then what the last call returned
 -- ARGV[2]  how many messages to look at, roughly
@@ -16,10 +16,8 @@
 --
 -- Keeps: a message is in exactly one place.
 
--- include: expect
+-- include: archive
 -- include: expire
--- include: brief
--- include: dead
 -- include: history
 -- include: leave
 
@@ -35,16 +33,24 @@ end
 -- A longer number is no time (broker/members.py).
 local DIGITS = 15
 
-expect_list(KEYS[3], 'LPUSH')
-local base = base_of(KEYS[1])
+local base, keys = base_of(KEYS[1]), archive_of(KEYS[3])
+expect_to_keep(keys)
 local queue = { base = base, schedule = KEYS[1], messages = KEYS[2], duplicates = KEYS[4] }
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
 local function make_dead(id, stored)
   local message = scheduled_message(queue, id, stored)
-  local count = deliveries(stored, message.start)
   leave(message)
-  dropped = dropped + add_dead_letter(KEYS[3], tonumber(ARGV[3]), count, 'no due time', stored)
+  dropped = dropped
+    + bury(keys, {
+      -- Without what tells duplicates apart.
+      id = string.match(id, '^[^' .. DUPLICATE .. ']*'),
+      tag = '-',
+      failures = deliveries(stored, message.start),
+      kind = 'no-due-time',
+      details = '{"text": "no due time"}',
+      stored = stored,
+    }, ARGV[3])
   dead = dead + 1
   add_brief(briefs, stored)
   is_over(message, clock_us() / 1000)

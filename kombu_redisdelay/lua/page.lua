@@ -1,7 +1,7 @@
 -- Reads some of the messages of a schedule, in due order or from the last one on. Writes nothing.
 --
--- KEYS[1]  schedule, or `failed`, which has times and names in the same way (include/failed.lua)
--- KEYS[2]  messages of it, or what else there is for each name: the heads of failed tasks
+-- KEYS[1]  schedule, or the index of an archive, which has times and names too (include/archive.lua)
+-- KEYS[2]  messages of it, or what else there is for each name: the heads of an archive
 -- ARGV     see below, by their names; then texts. Messages that contain none of these are left out, unless
 --          there are no texts
 --

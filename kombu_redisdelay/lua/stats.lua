@@ -6,13 +6,13 @@
 -- KEYS[3]  wake zset
 -- KEYS[4]  limits (hash `control`)
 -- KEYS[5]  unknown
--- KEYS[6+] lists of what is kept, such as dead letters; then ready lists of all steps
+-- KEYS[6]  dead, the list where an older release keeps dead letters
+-- KEYS[7]  dead:index
+-- KEYS[8+] ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
--- ARGV[2]  how many lists of what is kept there are
 --
 -- Returns  for each number its name, and then the number:
---   kept             a list: how many messages each list of what is kept has
---   ready, scheduled, overdue, unacked    messages
+--   ready, scheduled, overdue, unacked, dead    messages
 --   blocked          scheduled messages that wait for their keys (include/unique.lua)
 --   consumers, consumers_lost             with a lease; and whose lease has ended, and that hold messages
 --   due_ms           when the first scheduled message is due, as text, ms since the epoch (nil: none)
@@ -35,13 +35,8 @@ local now_ms = now_us / 1000
 local queue = { base = base_of(KEYS[4]), consumers = KEYS[2], needs_ack = true }
 read_limits({ queue }, now_us)
 
-local kept = {}
-for i = 6, 5 + ARGV[2] do
-  kept[#kept + 1] = redis.call('LLEN', KEYS[i])
-end
-
 local ready = sorted_in(queue.base)
-for i = 6 + #kept, #KEYS do
+for i = 8, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
@@ -67,7 +62,7 @@ local function tell(name, value)
   reply[#reply + 1], reply[#reply + 2] = name, value
 end
 
-tell('kept', kept)
+tell('dead', redis.call('LLEN', KEYS[6]) + redis.call('ZCARD', KEYS[7]))
 tell('ready', ready)
 tell('scheduled', redis.call('ZCARD', KEYS[1]))
 tell('overdue', redis.call('ZCOUNT', KEYS[1], '-inf', now_ms))

@@ -10,8 +10,7 @@ from itertools import chain, filterfalse, islice, takewhile
 from threading import Event
 from typing import Any
 
-from kombu_redisdelay.broker.dead import DeadLetter
-from kombu_redisdelay.broker.failed import FailedTask
+from kombu_redisdelay.broker.archive import Archived
 from kombu_redisdelay.broker.schedule import Scheduled
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import holder_of
@@ -220,8 +219,8 @@ class Action:
         self._chord_parts += how.leaves_chord(entry.payload)
         self._run_again += how.runs_again(entry)
 
-    def _stay(self, message: Scheduled | FailedTask | DeadLetter, holder: str | None) -> None:
-        if isinstance(message, FailedTask) and not message.is_whole:
+    def _stay(self, message: Scheduled | Archived, holder: str | None) -> None:
+        if isinstance(message, Archived) and not message.is_whole:
             identity_there = message.queue, message.name
             if self.selection.ids is not None and identity_there not in self._without_message:
                 self._blocked[message.id] += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
+from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.fair import NO_KEY, shown_key
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED

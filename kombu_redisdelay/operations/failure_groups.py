@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from kombu_redisdelay.broker.failed import FailedTasks, Kind, kind_of
+from kombu_redisdelay.broker.archive import Archive, Kind, kind_of
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
@@ -54,7 +54,7 @@ def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
 
 def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
     """Those that Redis counts in each queue."""
-    tasks = FailedTasks(access.store)
+    tasks = Archive(access.store, FAILED)
     names = reading.names(access, selection)
     for name, count in zip(names, tasks.counts(names), strict=True):
         for group in tasks.groups(name) if count else ():

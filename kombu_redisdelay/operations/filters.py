@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from kombu_redisdelay.broker.failed import Kind
+from kombu_redisdelay.broker.archive import UNKNOWN, Kind
 from kombu_redisdelay.broker.failure import LONGEST_NAME, RETURNED
 from kombu_redisdelay.broker.finished import OUTCOMES
 from kombu_redisdelay.operations.arguments import arguments_of, has_argument
@@ -99,8 +99,10 @@ def _has_argument(entry: Entry, wanted: str) -> bool:
 
 
 def _is_noted(task: str, pattern: str) -> bool | None:
-    """Whether the name of a failed task fits *pattern*, by what is noted of it: that has no whitespace, is
-    printable, and is cut. ``None`` if this does not tell. What fits as it is noted does fit."""
+    """Whether the task of what has failed or died fits *pattern*, by what is noted of it: its name has no
+    whitespace, is printable, and is cut. ``None`` if this does not tell. What fits as noted does fit."""
+    if task == UNKNOWN:
+        return None
     if fits(task, pattern):
         return True
     is_kept = pattern == printable(pattern) and not _MAY_BE_LOST.search(pattern)

@@ -8,8 +8,8 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.dead import DeadLetter
-from kombu_redisdelay.broker.failed import FailedTask
+from kombu_redisdelay.broker.archive import Archived
+from kombu_redisdelay.broker.keeping import OlderLetter
 from kombu_redisdelay.broker.message import message_id, split_stored
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access, QueueNames
@@ -38,7 +38,7 @@ from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, LIST_SAMPLES, StateBytes, queue_bytes
 from kombu_redisdelay.operations.rare_large import rare_large
 from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
-from kombu_redisdelay.operations.states import DEAD
+from kombu_redisdelay.operations.states import DEAD, FAILED
 from kombu_redisdelay.operations.stats import read_each
 from kombu_redisdelay.words import number_of
 
@@ -244,13 +244,13 @@ class _Look:
 
     def __call__(self, found: Sampled) -> Looked:
         size, length = self.size(found), len(found.stored) + found.head_bytes
-        if found.head:
-            failed = FailedTask("", found.field, 0.0, found.head, found.stored)
+        if found.head and self._state == FAILED:
+            failed = Archived("", found.field, 0.0, found.head, found.stored)
             return Looked(TASK, failed.failure.task, failed.id, size, length, False, 0.0)
-        if self._state == DEAD:
-            payload = DeadLetter.of("", found.stored).payload
+        if found.field:
+            payload = split_stored(found.stored)[1]
         else:
-            payload = split_stored(found.stored)[1] if found.field else found.stored
+            payload = OlderLetter.of(found.stored).payload if self._state == DEAD else found.stored
         try:
             message = message_of(payload)
         except Exception:

@@ -9,7 +9,8 @@ from itertools import takewhile
 from threading import Event
 from time import monotonic
 
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, id_in, kind_of
+from kombu_redisdelay.broker.archive import Archive, Archived, id_in, kind_of
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.store import Store
@@ -79,7 +80,7 @@ class Pace:
     def __init__(self, store: Store, rate: str | float, stop: Event | None = None) -> None:
         self.rate = str(rate)
         self._store = store
-        self._tasks = FailedTasks(store)
+        self._tasks = Archive(store, FAILED)
         self._interval = interval_us(rate) / 1_000_000
         self._together = max(1, min(_MOST_TOGETHER, int(_TOGETHER / self._interval)))
         self._stop = stop or Event()
@@ -114,7 +115,7 @@ class Pace:
                 self._stop.wait(min(self._next, self._next_look) - now)
         return 0
 
-    def note(self, task: FailedTask) -> None:
+    def note(self, task: Archived) -> None:
         """*task* was sent."""
         now = monotonic()
         self._sent.append(_Sent(task.queue, id_in(task.name), now))

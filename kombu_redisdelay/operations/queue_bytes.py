@@ -9,6 +9,7 @@ from itertools import islice
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, some_keys, sorted_in_of
+from kombu_redisdelay.broker.keys import ArchiveKeys
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.wire import Command, Packer, answers
 from kombu_redisdelay.broker.store import Store
@@ -104,7 +105,8 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         [
             *((READY, LIST, key) for key in store.ready_keys(name)),
             (SCHEDULED, HASH, its.messages),
-            (FAILED, HASH, its.failed_messages),
+            *((state, HASH, its.archive(state).messages) for state in (FAILED, DEAD)),
+            # Those of an older release.
             (DEAD, LIST, its.dead),
             *((UNACKED, HASH, its.unacked(member.decode(errors="replace"))) for member in members),
         ]
@@ -119,7 +121,8 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         sources: dict[str, list[Source]] = {}
         for (state, kind, key), length in zip(asked, islice(replies, len(asked)), strict=True):
             if length:
-                heads = its.failed_heads if state == FAILED else ""
+                is_kept = state in (FAILED, DEAD) and kind == HASH
+                heads = its.archive(state).heads if is_kept else ""
                 sources.setdefault(state, []).append(Source(kind, key, length, heads))
         counts = {state: sum(each.length for each in some) for state, some in sources.items()}
         steps = {step: count for step, count in sorted_in_of(store, next(replies)).items() if count > 0}
@@ -134,9 +137,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
             sources.setdefault(READY, []).extend(greatest)
         index = {
             SCHEDULED: (its.schedule, its.duplicates, its.unknown),
-            FAILED: tuple(
-                key for key in its.all_failed if key not in (its.failed_messages, its.failed_heads)
-            ),
+            **{state: _beside(its.archive(state)) for state in (FAILED, DEAD)},
             UNACKED: (its.unacked_keys,),
         }
         for state, some in sources.items():
@@ -147,6 +148,11 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         told.add(its.finished)
         notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
         yield _Part(name, NOTES, 0, [], notes)
+
+
+def _beside(keys: ArchiveKeys) -> tuple[str, ...]:
+    """The keys that lead to what is kept."""
+    return keys.names, keys.duplicates, keys.groups, keys.returned
 
 
 def _of_keys(store: Store, name: str, steps: Mapping[int, int]) -> tuple[list[Source], list[Source]]:

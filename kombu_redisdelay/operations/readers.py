@@ -12,8 +12,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
-from kombu_redisdelay.broker.failed import Kind
+from kombu_redisdelay.broker.archive import Kind
 from kombu_redisdelay.broker.processes import has_ended, host_and_pid, process_of, worker_of
 from kombu_redisdelay.broker.ready import Ready, ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, ScheduleCursor, Scheduled, upcoming
@@ -233,7 +232,7 @@ class QueueByQueue:
 
 
 def _in_queue(
-    found: Ready | Unacked | DeadLetter,
+    found: Ready | Unacked,
     number: int,
     moment_ms: float | None,
     of_state: Callable[[Content], Mapping[str, Any]],
@@ -312,34 +311,3 @@ def _of_unacked(found: Unacked, number: int, is_over: Callable[[str], bool]) -> 
         return {"worker": worker_of(found.consumer), "host": host, "pid": pid, "lost": lost}
 
     return _in_queue(found, number, found.since_ms, of_state)
-
-
-class DeadReader(QueueByQueue):
-    """Dead letters, and other messages that are kept in the same way, in each queue the oldest or the newest
-    first."""
-
-    def __init__(self, state: str) -> None:
-        self._state = state
-
-    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
-        return DeadLists(store, self._state).counts(names)
-
-    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
-        lists = DeadLists(store, self._state)
-        if look.newest_first:
-            for found, left in lists.newest(name, passed):
-                yield _of_dead(found, left, is_sure=True)
-            return
-        skip = passed or 0
-        for number, (found, is_sure) in enumerate(lists.walk(name, skip), skip + 1):
-            yield _of_dead(found, number, is_sure=is_sure)
-
-
-def _of_dead(found: DeadLetter, number: int, *, is_sure: bool) -> Entry:
-    return _in_queue(
-        found,
-        number,
-        found.since_ms,
-        lambda content: {"reason": found.reason, "failures": found.failures},
-        is_sure=is_sure,
-    )

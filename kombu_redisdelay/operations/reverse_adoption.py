@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kombu_redisdelay.broker.dead import DeadLists
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
+from kombu_redisdelay.broker.keys import DEAD
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
@@ -144,7 +145,7 @@ class ReverseAdoption(Transfer):
         return dict(zip(holders, answers(self.store.server, commands), strict=True))
 
     def _dead(self) -> int:
-        return sum(DeadLists(self.store).counts(self.names(None)))
+        return sum(Archive(self.store, DEAD).counts(self.names(None)))
 
 
 def _for_stock(message: Scheduled) -> tuple[bytes, float]:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from kombu_redisdelay.broker.failed import Kind
+from kombu_redisdelay.broker.archive import Kind
 from kombu_redisdelay.broker.message import from_ms, to_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import has_expired
@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.filters import FILTERS, NOT_RETURNED, Filter
 from kombu_redisdelay.operations.patterns import check_pattern
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import FAILED, STATES, State
+from kombu_redisdelay.operations.states import DEAD, FAILED, STATES, State
 from kombu_redisdelay.operations.typed_times import ago, from_now, parse_time
 from kombu_redisdelay.public import public
 
@@ -184,7 +184,7 @@ class Selection:
             if each.is_contained and "[" not in value:
                 texts = [value]
         is_key = None if self.key is None else partial(fits_key, pattern=self.key)
-        is_brief = state.name == FAILED and any(each.of_failed for each, _ in self.filters)
+        is_brief = state.name in (FAILED, DEAD) and any(each.of_failed for each, _ in self.filters)
         of_failed = self._of_failed if is_brief else None
         return Look(
             names,

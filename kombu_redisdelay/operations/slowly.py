@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.acting import Action, Done
@@ -43,7 +43,7 @@ def unattended(access: Access, selection: Selection) -> list[str]:
     _check_state(selection)
     store = access.store
     names = reading.names(access, selection)
-    counts = zip(names, FailedTasks(store).counts(names), strict=True)
+    counts = zip(names, Archive(store, FAILED).counts(names), strict=True)
     queues = list(dict.fromkeys(store.partitions.queue_of(name) for name, count in counts if count))
     idle = [each.queue for each in queue_stats(store, queues) if not each.consumers]
     states, selection = selection.states((FAILED,)), selection.without_returned()

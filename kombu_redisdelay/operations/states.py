@@ -6,19 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kombu_redisdelay.operations.failed_reader import FailedReader
+from kombu_redisdelay.broker import keys
+from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.finished_reader import FinishedReader
-from kombu_redisdelay.operations.readers import (
-    DeadReader,
-    Reader,
-    ReadyReader,
-    ScheduledReader,
-    UnackedReader,
-)
+from kombu_redisdelay.operations.readers import Reader, ReadyReader, ScheduledReader, UnackedReader
 from kombu_redisdelay.words import number_of
 
 SCHEDULED, READY, UNACKED = "scheduled", "ready", "unacked"
-FAILED, DEAD, FINISHED = "failed", "dead", "finished"
+FAILED, DEAD, FINISHED = keys.FAILED, keys.DEAD, "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ STATES = {
         ),
         State(
             FAILED,
-            FailedReader(),
+            ArchiveReader(FAILED),
             ("since", "key", "unique", "id", "queue", "tries", "error", "returned", "task"),
             "The oldest one first.",
             "The newest one first.",
@@ -115,10 +110,12 @@ STATES = {
         ),
         State(
             DEAD,
-            DeadReader(DEAD),
+            ArchiveReader(DEAD),
             ("since", "key", "unique", "id", "queue", "failures", "reason", "task"),
             "The oldest one first.",
             "The newest one first.",
+            counts_span=True,
+            finds_ids=True,
             noun="dead letter",
             style="red",
         ),

@@ -12,7 +12,6 @@ from typing import TypeVar
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import members
-from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, named, run_each
@@ -115,8 +114,7 @@ class QueueStats:
     @property
     def messages(self) -> int:
         """Number of messages in all states."""
-        is_over = self.failed + self.returned + sum(_kept(self))
-        return self.ready + self.scheduled + self.unacked + is_over
+        return self.ready + self.scheduled + self.unacked + self.failed + self.returned + self.dead
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -214,10 +212,10 @@ def _call(store: Store, queue: str) -> ScriptCall:
         STATS,
         (
             *(keys.schedule, keys.consumers, keys.wake, keys.limits, keys.unknown),
-            *keys.all_kept,
+            *(keys.dead, keys.dead_index),
             *store.ready_keys(queue),
         ),
-        (keys.unacked(""), len(KEPT)),
+        (keys.unacked(""),),
     )
 
 
@@ -250,7 +248,7 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         returned=one.returned + other.returned,
         finished=one.finished + other.finished,
         unacked=one.unacked + other.unacked,
-        **_by_state(map(sum, zip(_kept(one), _kept(other), strict=True))),
+        dead=one.dead + other.dead,
         consumers=max(one.consumers, other.consumers),
         consumers_lost=max(one.consumers_lost, other.consumers_lost),
         next_due=min(due, default=None),
@@ -266,14 +264,6 @@ def _reason_of_both(one: str | None, other: str | None) -> str | None:
     """A partition may be paused by its own name. That is not why the messages of the others wait."""
     rest = {one, other} - {PAUSED, None}
     return first(rest or {one, other})
-
-
-def _kept(stats: QueueStats) -> list[int]:
-    return [getattr(stats, state) for state in KEPT]
-
-
-def _by_state(counts: Iterable[int]) -> dict[str, int]:
-    return dict(zip(KEPT, counts, strict=True))
 
 
 def _longest(one: QueueStats, other: QueueStats) -> float | None:
@@ -307,7 +297,7 @@ def _stats(queue: str, told: SimpleNamespace, since_ms: int | None, lanes: Lanes
     failed, returned = max(0, told.failed - told.returned), min(told.returned, told.failed)
     return QueueStats(
         queue=queue,
-        **{**as_told, "failed": failed, "returned": returned, **_by_state(told.kept)},
+        **{**as_told, "failed": failed, "returned": returned},
         next_due=None if told.due_ms is None else from_ms(float(told.due_ms)),
         lateness=lateness,
         waiting=waiting,

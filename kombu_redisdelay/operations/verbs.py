@@ -12,8 +12,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from kombu_redisdelay.broker import dead, failed, paging
-from kombu_redisdelay.broker.keys import KEPT
+from kombu_redisdelay.broker import paging
+from kombu_redisdelay.broker.archive import TASKS_PER_CALL, Archive, Archived
 from kombu_redisdelay.broker.paging import IDS_PER_CALL
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -21,17 +21,17 @@ from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import having_unique_keys, living_holders
 from kombu_redisdelay.broker.unique import written
-from kombu_redisdelay.operations.failed_reader import FailedReader
+from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
-from kombu_redisdelay.operations.readers import DeadReader, Entry, Look, Reader, ScheduledReader, Span
+from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
 from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
-from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
 from kombu_redisdelay.words import ACKED_EARLY
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
 #: one if it is known; or with a failed task that was kept without its message. It may be called twice with a
 #: message.
-Stays = Callable[[Scheduled | failed.FailedTask | dead.DeadLetter, str | None], object]
+Stays = Callable[[Scheduled | Archived, str | None], object]
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
 Some = Callable[[Store, str, Iterable[Entry], Any, Stays], Iterator[Entry]]
@@ -207,51 +207,50 @@ def _foresee_moved(
             pass
 
 
-def _take_out(state: str, how: str) -> Some:
+def _requeue(state: str) -> Some:
     def some(
         store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
     ) -> Iterator[Entry]:
-        return _with_raw(partial(dead.DeadLists(store, state).take_out, name, how, stays=stays), entries)
+        # A dead letter is requeued as it is.
+        renew = renewed if state == FAILED else bytes
+        take_out = partial(Archive(store, state).take_out, name, paging.REQUEUE, renewed=renew, stays=stays)
+        return _with_raw(take_out, entries)
 
     return some
 
 
-def _requeue_failed(
-    store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
-) -> Iterator[Entry]:
-    take_out = partial(failed.FailedTasks(store).take_out, name, paging.REQUEUE, renewed=renewed, stays=stays)
-    return _with_raw(take_out, entries)
+def _remove(state: str) -> Some:
+    def some(
+        store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
+    ) -> Iterator[Entry]:
+        return _with_raw(partial(Archive(store, state).take_out, name, paging.REMOVE), entries)
+
+    return some
 
 
 def _until(span: Span, now_ms: float) -> Iterable[Span]:
-    """The part of a span before *now_ms*: a task that fails again meanwhile is not requeued twice."""
+    """The part of a span before *now_ms*: what fails or dies again meanwhile is not requeued twice."""
     from_ms, before_ms = span
     return [(from_ms, now_ms if before_ms is None else min(before_ms, now_ms))]
 
 
-def _remove_failed(
-    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
-) -> Iterator[Entry]:
-    return _with_raw(partial(failed.FailedTasks(store).take_out, name, paging.REMOVE), entries)
-
-
 def _foresee_kept(
-    reader: Reader, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, prepared: Any
+    state: str, store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, prepared: Any
 ) -> None:
     """Which of those that are kept will not be requeued. Of several with the same key, the first one takes
     it."""
     takes: dict[tuple[str, str], str] = {}
 
     def movable() -> Iterator[Entry]:
-        for entry in filter(matches, reader.read(store, look)):
-            if isinstance(entry.raw, failed.FailedTask) and not entry.raw.is_whole:
+        for entry in filter(matches, ArchiveReader(state).read(store, look)):
+            if not entry.raw.is_whole:
                 stays(entry.raw, None)
             else:
                 yield entry
 
     keyed = (entry for entry in movable() if entry.content.unique)
     for name, of_queue in groupby(keyed, attrgetter("name")):
-        while some := list(islice(of_queue, dead.LETTERS_PER_CALL)):
+        while some := list(islice(of_queue, TASKS_PER_CALL)):
             keys = [entry.content.unique or "" for entry in some]
             found = living_holders(store, name, [*map(written, keys)])
             for entry, key, holder in zip(some, keys, found, strict=True):
@@ -261,8 +260,8 @@ def _foresee_kept(
                     stays(entry.raw, holder_id)
 
 
-def _clear_kept(state: str) -> Callable[[Store, str], int]:
-    return lambda store, name: dead.DeadLists(store, state).clear(name)
+def _clear(state: str) -> Callable[[Store, str], int | None]:
+    return lambda store, name: Archive(store, state).clear(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,16 +347,13 @@ REQUEUE = Verb(
     "Put failed tasks, or dead letters, back into their queues. They count as if they had never failed.",
     {
         FAILED: How(
-            _requeue_failed,
+            _requeue(FAILED),
             spans=_until,
-            foresee=partial(_foresee_kept, FailedReader()),
+            foresee=partial(_foresee_kept, FAILED),
             leaves_chord=may_be_in_chord,
             runs_again=lambda entry: bool(entry.known["returned"]),
         ),
-        **{
-            state: How(_take_out(state, paging.REQUEUE), foresee=partial(_foresee_kept, DeadReader(state)))
-            for state in KEPT
-        },
+        DEAD: How(_requeue(DEAD), spans=_until, foresee=partial(_foresee_kept, DEAD)),
     },
     asks=("rate",),
     prepare=lambda store: store.now_ms(),
@@ -372,10 +368,7 @@ REMOVE = Verb(
     "removed",
     "removing",
     "Remove failed tasks, or dead letters, for good.",
-    {
-        FAILED: How(_remove_failed, every=lambda store, name: failed.FailedTasks(store).clear(name)),
-        **{state: How(_take_out(state, paging.REMOVE), every=_clear_kept(state)) for state in KEPT},
-    },
+    {state: How(_remove(state), every=_clear(state)) for state in (FAILED, DEAD)},
     removes=True,
     needs_state=True,
 )

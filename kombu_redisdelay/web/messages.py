@@ -9,8 +9,8 @@ from time import monotonic
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
-from kombu_redisdelay.operations.failed_reader import WITHOUT_MESSAGE
 from kombu_redisdelay.operations.key_holding import key_and_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTasks
 from kombu_redisdelay.broker.fair_keys import FairKey, KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.members import with_own
@@ -106,6 +107,9 @@ class Fleet:
         self._fill_tenants()
         assert Withdrawal(self.rig.store).claim(ORDERS, "looking for revoked stamps", "me")
         self._maintain()
+        # As a worker of an older release does.
+        older = [f"1700000000000 1 0 rejected\n{message(self.rig, f'orders-older{n}')}" for n in range(2)]
+        self.rig.client.lpush(self.rig.store.keys(ORDERS).dead, *older)
 
     def put(self, queue: str, *ids: str, key: str = "", step: int = 0) -> None:
         self.rig.put(queue, *(message(self.rig, id, key) for id in ids), step=step)
@@ -159,6 +163,7 @@ class Fleet:
         self.fail(queue, "first", "second")
         self.fail(queue, "third", returned="result")
         self.make_dead(queue, "first", "second")
+        self.make_dead(queue, "first")
         self._finish(queue)
         for n in range(2):
             text = message(rig, f"{queue}-same{n}", in_ms=HOUR_MS)
@@ -345,7 +350,7 @@ class Fleet:
     def requeue_all(self) -> None:
         """Have what has failed, and the dead letters, run again."""
         for queue in (ORDERS, PARTITION):
-            failed = FailedTasks(self.rig.store)
+            failed = Archive(self.rig.store, FAILED)
             every = failed.iter(queue, Part(None, None))
             list(failed.take_out(queue, REQUEUE, every))
             take_out(self.rig.store, queue, REQUEUE)

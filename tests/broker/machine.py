@@ -8,7 +8,9 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keeping import move_older
+from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
@@ -16,7 +18,7 @@ from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database
 from tests.broker.model import Broker, Message
-from tests.broker.rig import Rig, take_out, timeless
+from tests.broker.rig import Rig, take_out, timeless, trim_failed
 
 QUEUES = ("a", "b")
 PRIORITIES = (0, 6)
@@ -145,21 +147,55 @@ class PublishingMachine(RuleBasedStateMachine):
         del there.scheduled[index]
 
     @precondition(lambda self: any(queue.dead for queue in self.model.queues.values()))
-    @rule(which=choices)
-    def requeue_dead(self, which: int) -> None:
+    @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)), by_id=st.booleans())
+    def take_out_dead(self, which: int, how: str, by_id: bool) -> None:
         name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.dead)
         message = queue.dead.pop(which % len(queue.dead))
         message.deliveries = message.lost = 0
-        text = message.text
-        assert take_out(self.rig.store, name, REQUEUE, lambda each: each.payload.decode() == text) == 1
-        queue.put(message)
+        if by_id:
+            dead = Archive(self.rig.store, DEAD)
+            [seen] = dead.find_all([name], ["unknown", message.id])
+            assert seen.payload.decode() == message.text
+            assert list(dead.take_out(name, how, [replace(seen, head=b"another"), seen])) == [seen]
+            assert not list(dead.take_out(name, how, [seen]))
+        else:
+            text = message.text
+            assert take_out(self.rig.store, name, how, lambda each: each.payload.decode() == text) == 1
+        if how == REQUEUE:
+            queue.put(message)
+
+    @rule(queue=queues, since=choices, how_many=st.integers(1, 3))
+    def bury_as_an_older_worker_does(self, queue: str, since: int, how_many: int) -> None:
+        keys, now_ms = self.rig.store.keys(queue), self.database.now_ms()
+        for _ in range(how_many):
+            message = Message(f"m{next(self.numbers)}", step=6)
+            self.rig.client.lpush(keys.dead, f"{now_ms - since} 1 6 rejected\n{message.text}")
+            self.model.queues[queue].bury(message)
+
+    @rule()
+    def move_what_older_workers_have_buried(self) -> None:
+        finish(move_older(self.rig.store, QUEUES))
+        assert not any(map(self.rig.older_dead, QUEUES))
+
+    @rule(queue=queues)
+    def count_dead(self, queue: str) -> None:
+        there = self.model.queues[queue].dead
+        dead = Archive(self.rig.store, DEAD)
+        assert dead.counts([queue]) == [len(there)]
+        assert dead.counts([queue], 0) == [len(there)]
+        assert sum(group.count for group in dead.groups(queue)) == len(there)
+
+    @rule(queue=queues)
+    def clear_dead(self, queue: str) -> None:
+        assert Archive(self.rig.store, DEAD).clear(queue) == len(self.model.queues[queue].dead)
+        self.model.queues[queue].dead.clear()
 
     @precondition(lambda self: any(queue.failed for queue in self.model.queues.values()))
     @rule(which=choices, how=st.sampled_from((REQUEUE, REMOVE)))
     def take_out_failed(self, which: int, how: str) -> None:
         name, queue = next((name, queue) for name, queue in self.model.queues.items() if queue.failed)
         index = which % len(queue.failed)
-        message, tasks = queue.failed.pop(index), FailedTasks(self.rig.store)
+        message, tasks = queue.failed.pop(index), Archive(self.rig.store, FAILED)
         seen = self.rig.failed(name)[index]
         changed = replace(seen, head=b"another")
         assert list(tasks.take_out(name, how, [changed, seen])) == [seen]
@@ -171,7 +207,7 @@ class PublishingMachine(RuleBasedStateMachine):
 
     @rule(queue=queues)
     def clear_failed(self, queue: str) -> None:
-        assert FailedTasks(self.rig.store).clear(queue) == len(self.model.queues[queue].failed)
+        assert Archive(self.rig.store, FAILED).clear(queue) == len(self.model.queues[queue].failed)
         self.model.queues[queue].failed.clear()
 
     @rule()

@@ -9,21 +9,21 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kombu_redisdelay.broker import fair_counts
+from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import DeadLetter, DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.fair_counts import look_at_counted
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import DEAD, FAILED, known_queues
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.mover import Mover
-from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import Part
-from kombu_redisdelay.broker.portions import finish
+from kombu_redisdelay.broker.portions import RoundTrips, finish
 from kombu_redisdelay.broker.ready import Ready
 from kombu_redisdelay.broker.recovery import LeaseWatch, Recoverer
 from kombu_redisdelay.broker.schedule import mend_schedules
@@ -45,6 +45,7 @@ from kombu_redisdelay.broker.unique import (
     publishing,
 )
 from tests.broker.database import Database
+from tests.dead import dead_letters
 
 SEPARATOR = "\x06\x16"
 STEPS = (0, 3, 6, 9)
@@ -75,12 +76,19 @@ def dead_letter(consumer: Consumer, delivery: Delivery, reason: str) -> None:
 
 
 def take_out(
-    store: Store, queue: str, how: str, wanted: Callable[[DeadLetter], bool] = lambda letter: True
+    store: Store, queue: str, how: str, wanted: Callable[[Archived], bool] = lambda letter: True
 ) -> int:
     """Requeue or drop the dead letters that are *wanted*. Returns how many."""
-    yard = DeadLists(store)
-    letters = (letter for letter, _ in yard.walk(queue) if wanted(letter))
-    return len(list(yard.take_out(queue, how, letters)))
+    dead = Archive(store, DEAD)
+    # What is requeued may die again meanwhile.
+    until = Part(None, store.now_ms() + 1)
+    return len(list(dead.take_out(queue, how, filter(wanted, dead.iter(queue, until)))))
+
+
+def trim_failed(store: Store, keep: KeepFailed | None, queues: Sequence[str]) -> RoundTrips[None]:
+    """Drop the failed tasks of *queues* that are too many by *keep*, as maintenance does."""
+    limits = None if keep is None else {"count": keep.count, "age": keep.age_ms / 1000, "bytes": keep.bytes}
+    return trim(store, Options(keep_failed=limits), queues)
 
 
 def again_at(due_ms: float) -> Callable[[Ready], tuple[str, float, bool]]:
@@ -297,13 +305,25 @@ class Rig:
         return dict(zip(_texts(held), _texts(held.values()), strict=True))
 
     def dead(self, queue: str) -> list[str]:
-        """Dead letters, the oldest first."""
+        """Dead letters, the oldest first, without those of an older release, after looking that all keys
+        agree."""
+        self._check(queue, DEAD)
+        return _texts(dead_letters(self.client, self.store.keys(queue)))
+
+    def older_dead(self, queue: str) -> list[str]:
+        """The dead letters of an older release, the oldest first."""
         return _texts(reversed(self.client.lrange(self.store.keys(queue).dead, 0, -1)))
 
-    def failed(self, queue: str) -> list[FailedTask]:
+    def failed(self, queue: str) -> list[Archived]:
         """Failed tasks, the oldest first, after looking that all keys agree."""
-        found = list(FailedTasks(self.store).iter(queue, Part(None, None)))
-        tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).all_failed
+        return self._check(queue, FAILED)
+
+    def _check(self, queue: str, state: str) -> list[Archived]:
+        """All in *state*, after looking that all keys agree."""
+        tasks, messages, duplicates, heads, groups, returned = self.store.keys(queue).archive(state)
+        in_order = self.client.zrange(tasks, 0, -1)
+        by_name = Archive(self.store, state).named(queue, in_order)
+        found = [by_name[name] for name in in_order]
         names = {task.name for task in found}
         assert set(self.client.zrange(tasks, 0, -1)) == names
         assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names

@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker import failed as module
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
+from kombu_redisdelay.broker import archive
+from kombu_redisdelay.broker import keeping as module
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.failure import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -22,12 +23,13 @@ from kombu_redisdelay.broker.failure import (
     text_of,
     tries_after,
 )
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import LimitStore
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.unique import DONE, UniqueKey
-from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, with_count
+from tests.broker.rig import Rig, a_failure, line_of, payload, taken, texts, trim_failed, with_count
 
 HOUR = 3_600_000
 
@@ -77,7 +79,7 @@ class TestWhatIsKept:
         for _ in range(2):
             rig.fail(me, "q", "8", a_failure("1"), copy=text)
         assert [task.name for task in rig.failed("q")] == [b"1", b"1\x1f8"]
-        found = FailedTasks(rig.store).find_all(["other", "q"], ["2", "1"])
+        found = Archive(rig.store, FAILED).find_all(["other", "q"], ["2", "1"])
         assert [task.name for task in found] == [b"1", b"1\x1f8"]
 
     def test_a_copy_is_written_once_also_if_the_one_that_had_its_id_is_dropped_for_it(self, rig: Rig) -> None:
@@ -93,7 +95,7 @@ class TestWhatIsKept:
         [delivery] = taken(me, "q")
         rig.fail(me, "q", delivery.tag, a_failure("held"))
         rig.fail(me, "q", "7", a_failure("copy"), copy=f"0:{payload('copy')}")
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert len(list(tasks.take_out("q", REMOVE, rig.failed("q")))) == 2
         # What was confirmed lately is sent again over a new connection.
         line_of(me, "q").disconnect()
@@ -107,7 +109,7 @@ class TestWhatIsKept:
         rig.fail(me, "q", delivery.tag, a_failure("1"))
         [task] = rig.failed("q")
         assert (task.stored, task.is_whole, task.failure) == (b"", False, a_failure("1"))
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert list(tasks.take_out("q", REQUEUE, [task])) == []
         assert list(tasks.take_out("q", REMOVE, [task])) == [task]
 
@@ -117,14 +119,14 @@ class TestWhatIsKept:
         heads += [b'1 2 a b c {"started": %b}' % number for number in (b"9" * 400, b"1e300", b"NaN", b"-1")]
         for head in heads:
             rig.client.hset(rig.store.keys("q").failed_heads, "1", head)
-            [task] = FailedTasks(rig.store).iter("q", Part(None, None))
+            [task] = Archive(rig.store, FAILED).iter("q", Part(None, None))
             assert (task.failure.text, task.failure.tries, task.id) == ("", 0, "1")
             assert task.failure.started is None
 
     def test_one_without_a_head_can_be_removed(self, rig: Rig) -> None:
         fail_all(rig, "1")
         rig.client.hdel(rig.store.keys("q").failed_heads, "1")
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert len(list(tasks.take_out("q", REMOVE, tasks.iter("q", Part(None, None))))) == 1
         assert tasks.counts(["q"]) == [0]
 
@@ -145,7 +147,7 @@ class TestWhatIsKept:
     @pytest.mark.parametrize("how", [REQUEUE, REMOVE])
     def test_what_another_program_has_put_there_loses_none(self, rig: Rig, key: str, how: str) -> None:
         fail_all(rig, "1")
-        tasks, found = FailedTasks(rig.store), rig.failed("q")
+        tasks, found = Archive(rig.store, FAILED), rig.failed("q")
         saved = rig.client.dump(rig.key("q", key))
         rig.client.set(rig.key("q", key), "foreign")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -168,7 +170,7 @@ class TestAsAnAck:
         assert rig.publish_unique("q", "2", unique) is None
         # The other one has the key now, so this one stays.
         stays: list[tuple[str, str]] = []
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         requeued = tasks.take_out(
             "q", REQUEUE, rig.failed("q"), stays=lambda task, holder: stays.append((task.id, holder))
         )
@@ -222,7 +224,7 @@ class TestHowMuch:
         fail_all(rig, "1")
         rig.client.hset(rig.key("q", "failed:groups"), "", "nan")
         fail_all(rig, "2")
-        assert FailedTasks(rig.store).counts(["q"]) == [2]
+        assert Archive(rig.store, FAILED).counts(["q"]) == [2]
 
     def test_what_is_dropped_for_the_bounds_is_counted(
         self, rig: Rig, caplog: pytest.LogCaptureFixture
@@ -279,7 +281,7 @@ class TestHowMuch:
         me = rig.consumer(options=keeping(age=60))
         failure = a_failure("1")._replace(returned=RESULT)
         rig.fail(me, "q", "7", failure, copy=f"0:{payload('1')}")
-        for key in rig.store.keys("q").all_failed:
+        for key in rig.store.keys("q").archive(FAILED):
             assert 0 < rig.client.pttl(key) <= 60_000
 
 
@@ -296,7 +298,7 @@ class TestAPartIsGone:
         rig.client.delete(*(rig.key("q", name) for name in gone))
         fail_all(rig, "6", options=limits)
         # The new one is kept, and old ones may go at any time.
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert tasks.named("q", [b"6"])
         list(tasks.take_out("q", REMOVE, tasks.named("q", [b"2"]).values()))
         with monkeypatch.context() as patch:
@@ -318,7 +320,7 @@ class TestAPartIsGone:
         fail_all(rig, "1", "2")
         rig.client.delete(rig.key("q", "failed"))
         finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
-        assert rig.client.exists(*rig.store.keys("q").all_failed) == 0
+        assert rig.client.exists(*rig.store.keys("q").archive(FAILED)) == 0
 
 
 class TestRequeue:
@@ -327,20 +329,20 @@ class TestRequeue:
         me = rig.consumer()
         [delivery] = taken(me, "q")
         rig.fail(me, "q", delivery.tag, a_failure("1"))
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         again = list(tasks.take_out("q", REQUEUE, rig.failed("q"), lambda text: text + b" "))
         assert [task.id for task in again] == ["1"]
         assert (rig.ready("q", 6), rig.failed("q"), rig.tokens("q")) == ([payload("1") + " "], [], 1)
 
     def test_all_at_once(self, rig: Rig) -> None:
         fail_all(rig, "1", "2")
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert tasks.counts(["q", "nothing"]) == [2, 0]
         assert (tasks.clear("q"), tasks.clear("q"), rig.failed("q")) == (2, 0, [])
 
     def test_read_backwards_and_in_part(self, rig: Rig) -> None:
         fail_all(rig, *"12345")
-        tasks, times = FailedTasks(rig.store), [task.since_ms for task in rig.failed("q")]
+        tasks, times = Archive(rig.store, FAILED), [task.since_ms for task in rig.failed("q")]
         back = tasks.iter("q", Part(times[1], times[3], until=b"4", from_last=True))
         assert [task.id for task in back] == ["3", "2"]
         assert tasks.counts(["q"], times[1], times[3]) == [2]
@@ -354,7 +356,7 @@ class TestGroups:
             rig.database.tick()
             failure = a_failure(str(number), error, task)
             rig.fail(me, "q", str(number), failure, copy=f"0:{payload(str(number))}")
-        tasks, failed = FailedTasks(rig.store), rig.failed("q")
+        tasks, failed = Archive(rig.store, FAILED), rig.failed("q")
         found = {(group.task, group.error): group for group in tasks.groups("q")}
         assert {kind: group.count for kind, group in found.items()} == Counter(kinds)
         of_two = found["a", "KeyError"]
@@ -366,19 +368,19 @@ class TestGroups:
         }
 
     def test_many(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "GROUPS_PER_CALL", 1)
+        monkeypatch.setattr(archive, "GROUPS_PER_CALL", 1)
         me = rig.consumer()
         for number in range(600):
             failure = a_failure(str(number), f"Error{number}")
             me.keep_failed("q", str(number), failure, f"0:{payload(str(number))}".encode())
         me.confirm_acks()
-        assert len(FailedTasks(rig.store).groups("q")) == 600
+        assert len(Archive(rig.store, FAILED).groups("q")) == 600
 
     def test_foreign_ones_are_left_out(self, rig: Rig) -> None:
         fail_all(rig, "1")
         foreign = {"a b": "what?", "a b c": "1 2 3", "": "5", "one": "1 2 3", "c d": "9" * 5000 + " 1 1"}
         rig.client.hset(rig.store.keys("q").failed_groups, mapping=foreign)
-        assert [group.task for group in FailedTasks(rig.store).groups("q")] == ["tasks.fail"]
+        assert [group.task for group in Archive(rig.store, FAILED).groups("q")] == ["tasks.fail"]
 
 
 class TestBounds:
@@ -434,5 +436,5 @@ def test_history_counts_it(rig: Rig) -> None:
 def test_texts_are_not_read_twice(rig: Rig) -> None:
     """What is requeued is taken like any other message."""
     fail_all(rig, "1")
-    list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))
+    list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q")))
     assert texts(taken(rig.consumer("you"), "q")) == [payload("1")]

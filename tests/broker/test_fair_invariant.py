@@ -14,17 +14,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, KeyLimits, key_of
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule
 from tests.broker.database import Database, FakeDatabase
-from tests.broker.rig import Rig, a_failure, check_fair, park, take_out, taken
+from tests.broker.rig import Rig, a_failure, check_fair, park, take_out, taken, trim_failed
 from tests.broker.test_mover import look, mover_of
 from tests.search import may_search_for_long, replay, run_machine
 
@@ -387,7 +388,7 @@ class FairMachine(RuleBasedStateMachine):
         found = self.rig.failed("q")
         if found:
             task = found[which % len(found)]
-            assert list(FailedTasks(self.rig.store).take_out("q", how, [task])) == [task]
+            assert list(Archive(self.rig.store, FAILED).take_out("q", how, [task])) == [task]
             if how == REMOVE:
                 self.there.remove(task.id)
 
@@ -523,7 +524,7 @@ class FairMachine(RuleBasedStateMachine):
             self.limit_key(key, None, None, 1)
         self.limit(None, None, 1)
         self.requeue_dead()
-        list(FailedTasks(self.rig.store).take_out("q", REQUEUE, self.rig.failed("q")))
+        list(Archive(self.rig.store, FAILED).take_out("q", REQUEUE, self.rig.failed("q")))
         for number in range(MOST):
             while self.runs:
                 self.ack_one(0)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
@@ -211,7 +212,7 @@ def test_failed_tasks_are_taken_out(rig: Rig, how: str, ready: int) -> None:
     me = rig.consumer()
     rig.fail(me, "q", taken(me, "q")[0].tag, a_failure("1"))
     rig.database.fill()
-    assert len(list(FailedTasks(rig.store).take_out("q", how, rig.failed("q")))) == 1
+    assert len(list(Archive(rig.store, FAILED).take_out("q", how, rig.failed("q")))) == 1
     assert (len(rig.failed("q")), len(rig.ready("q"))) == (0, ready)
 
 

@@ -366,7 +366,8 @@ class BrokerMachine(PublishingMachine):
             assert [*map(timeless, self.rig.scheduled(name))] == [
                 f"{m.step}:{m.text}" for m in queue.scheduled
             ]
-            buried = sorted(letter.split("\n", 1)[1] for letter in self.rig.dead(name))
+            letters = self.rig.dead(name) + self.rig.older_dead(name)
+            buried = sorted(letter.split("\n", 1)[1] for letter in letters)
             assert buried == sorted(payload(message.id) for message in queue.dead)
             assert [timeless(task.stored.decode()) for task in self.rig.failed(name)] == [
                 f"{message.step}:{message.text}" for message in queue.failed

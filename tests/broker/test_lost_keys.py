@@ -20,8 +20,8 @@ PAUSED = {"tenants-paused-waits0", "tenants-paused-waits1"}
 
 #: What a queue without messages may have.
 LEFT = re.compile(
-    r".*}:(consumers|history|wake|duplicates|unknown|failed.*|dead|finished.*|claim:.*|tats|unacked:(me|old))"
-    r"|redisdelay:known-queues"
+    r".*}:(consumers|history|wake|duplicates|unknown|failed.*|dead.*|finished.*|claim:.*|tats"
+    r"|unacked:(me|old))|redisdelay:known-queues"
 )
 
 

@@ -10,7 +10,8 @@ import pytest
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.members import DELIVERIES, DUE, LOST, NAMES, UNKNOWN, Members
 from kombu_redisdelay.broker.message import check, mark_delivery
-from tests.broker.rig import Rig, taken
+from kombu_redisdelay.broker.paging import REQUEUE
+from tests.broker.rig import Rig, take_out, taken
 
 PUBLISHED = '"body": "a", "headers": {}, "properties": {"delivery_tag": "t", "body_encoding": null}}'
 
@@ -121,3 +122,16 @@ def test_a_priority_step_of_many_digits_leaves_a_dead_letter_readable(rig: Rig, 
     said, _, payload = letter.partition("\n")
     assert said.split(" ", 1)[1] == f"0 {step if len(step) < 10 else 0} no good"
     assert payload == written({})
+    assert take_out(rig.store, "q", REQUEUE) == 1
+    assert len(rig.ready("q", int(step) if len(step) < 10 else 0)) == 1
+
+
+@pytest.mark.parametrize("step", ["1" * 10, "1" * 30])
+def test_what_has_a_priority_step_of_many_digits_comes_back(rig: Rig, step: str) -> None:
+    """To a list that is read."""
+    rig.put("q", written({}))
+    consumer = rig.consumer()
+    [delivery] = taken(consumer, "q")
+    rig.client.hset(rig.store.keys("q").unacked(consumer.name), delivery.tag, f"{step}:{written({})}")
+    assert consumer.give_back("q", delivery.tag)
+    assert len(taken(consumer, "q")) == 1

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kombu_redisdelay.broker import failed as module
+from kombu_redisdelay.broker import keeping as module
+from kombu_redisdelay.broker.archive import BEGINNING, Archive, Kind, kind_of
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.failed import BEGINNING, FailedTasks, Kind, kind_of, trim_failed
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_NAME, RESULT, RETURNED
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
@@ -20,7 +21,7 @@ from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.older import OlderWorker
-from tests.broker.rig import Rig, a_failure, payload, taken
+from tests.broker.rig import Rig, a_failure, payload, taken, trim_failed
 
 KEEP = KeepFailed(10_000, 3_600_000, 10**9)
 
@@ -50,7 +51,7 @@ def figures(rig: Rig) -> tuple[int, int]:
 
 def groups(rig: Rig) -> dict[str, int]:
     """What was lost, and of how many."""
-    return {group.returned: group.count for group in FailedTasks(rig.store).groups("q")}
+    return {group.returned: group.count for group in Archive(rig.store, FAILED).groups("q")}
 
 
 def trim(rig: Rig, keep: KeepFailed = KEEP) -> None:
@@ -66,7 +67,7 @@ class TestToldApart:
         assert returned.failure == a_failure("r")._replace(returned=lost)
         assert figures(rig) == (1, 1)
         assert groups(rig) == {"": 1, lost: 1}
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert (tasks.counts(["q"]), tasks.returned(["q", "none"])) == ([2], [1, 0])
         assert [task.id for task in tasks.iter("q", Part(None, None), returned=True)] == ["r"]
         at = returned.since_ms
@@ -95,12 +96,12 @@ class TestToldApart:
     @pytest.mark.parametrize("how", [REQUEUE, REMOVE])
     def test_it_is_taken_out(self, rig: Rig, how: str) -> None:
         end_all(rig, a=RESULT, b="", c=CONTINUATION)
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         assert len(list(tasks.take_out("q", how, tasks.iter("q", Part(None, None), returned=True)))) == 2
         assert (ids(rig), figures(rig), groups(rig)) == (["b"], (1, 0), {"": 1})
 
     def test_all_are_removed_at_once_if_none_has_returned(self, rig: Rig) -> None:
-        tasks = FailedTasks(rig.store)
+        tasks = Archive(rig.store, FAILED)
         end_all(rig, a=RESULT, b="")
         assert (tasks.clear("q"), ids(rig)) == (None, ["a", "b"])
         list(tasks.take_out("q", REMOVE, tasks.iter("q", Part(None, None), returned=True)))
@@ -108,7 +109,7 @@ class TestToldApart:
 
     def test_one_that_fails_later_has_failed(self, rig: Rig) -> None:
         end_all(rig, a=RESULT)
-        list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))
+        list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q")))
         [delivery] = taken(rig.consumer("you"), "q")
         rig.fail(rig.consumer("you"), "q", delivery.tag, a_failure("a"))
         assert (figures(rig), groups(rig)) == ((1, 0), {"": 1})
@@ -118,7 +119,7 @@ class TestToldApart:
         head = rig.client.hget(rig.store.keys("q").failed_heads, "a")
         for said in (b'{"returned": "x"}', b'{"returned": 5}', b'{"text": "", "returned": ["result"]}'):
             rig.client.hset(rig.store.keys("q").failed_heads, "a", head.split(b"{")[0] + said)
-            [task] = FailedTasks(rig.store).iter("q", Part(None, None))
+            [task] = Archive(rig.store, FAILED).iter("q", Part(None, None))
             assert task.failure.returned == ""
             assert kind_of(task.head) == Kind("tasks.fail", "KeyError")
         rig.client.hset(rig.store.keys("q").failed_groups, "a b result", "no numbers")
@@ -161,7 +162,7 @@ class TestBesideAnOlderRelease:
         end_all(rig, a="", b=RESULT, c="", d=CONTINUATION)
         assert older.take_out(how, [rig.failed("q")[0], rig.failed("q")[1]]) == 2
         # What is listed is right at once, what is counted after the next maintenance.
-        listed = FailedTasks(rig.store).iter("q", Part(None, None), returned=True)
+        listed = Archive(rig.store, FAILED).iter("q", Part(None, None), returned=True)
         assert [task.id for task in listed] == ["d"]
         trim(rig)
         assert (ids(rig), figures(rig), groups(rig)) == (["c", "d"], (1, 1), {"": 1, CONTINUATION: 1})

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.dead import DeadLists
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.members import BYTES_OF_KEY
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.paging import REQUEUE
+from kombu_redisdelay.broker.paging import REQUEUE, Part
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.recovery import Holder, Recovery
@@ -365,7 +365,7 @@ def left_to_others(rig: Rig) -> None:
 def kept_as_failed_requeued_and_moved_to_later(rig: Rig) -> None:
     me, delivery = taken_once(rig)
     assert rig.fail(me, "q", delivery.tag, a_failure("1"))
-    assert len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q")))) == 1
+    assert len(list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q")))) == 1
     moved_to_later(rig)
 
 
@@ -472,8 +472,8 @@ class TestAll:
         [delivery] = taken(me, "q")
         me.make_dead("q", delivery.tag, "why")
         assert rig.publish_unique("q", "2", key(mode)) is None
-        dead = DeadLists(rig.store)
-        letters = [letter for letter, _ in dead.walk("q")]
+        dead = Archive(rig.store, DEAD)
+        letters = list(dead.iter("q", Part(None, None)))
         assert list(dead.take_out("q", REQUEUE, letters)) == []
         assert len(rig.dead("q")) == 1
         rig.store.purge("q")

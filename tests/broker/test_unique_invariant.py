@@ -12,9 +12,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
@@ -306,7 +307,7 @@ class UniqueMachine(RuleBasedStateMachine):
             return
         task = found[which % len(found)]
         stays: dict[str, str] = {}
-        tasks = FailedTasks(self.rig.store)
+        tasks = Archive(self.rig.store, FAILED)
         done = list(
             tasks.take_out("q", how, [task], stays=lambda each, holder: stays.update({each.id: holder}))
         )

@@ -111,12 +111,13 @@ class TestOfWhatIsHeld:
             rig.recover("q")
         assert rig.unacked("q", "lost") == held
 
-    def test_dead_letter(self, rig: Rig) -> None:
+    @pytest.mark.parametrize("name", ["index", "heads", "messages", "groups", "duplicates"])
+    def test_dead_letter(self, rig: Rig, name: str) -> None:
         rig.put("q", "garbage")
         me = rig.consumer()
         [delivery] = taken(me, "q")
         held = rig.unacked("q")
-        with spoiled(rig, rig.store.keys("q").dead):
+        with spoiled(rig, rig.key("q", f"dead:{name}")):
             dead_letter(me, delivery, "why")
         assert rig.unacked("q") == held
 
@@ -125,7 +126,7 @@ class TestOfWhatIsHeld:
         me = rig.consumer(delivery_limit=1)
         [delivery] = taken(me, "q")
         held = rig.unacked("q")
-        with spoiled(rig, rig.store.keys("q").dead):
+        with spoiled(rig, rig.store.keys("q").dead_index):
             me.requeue("q", delivery.tag)
         assert rig.unacked("q") == held
 
@@ -133,6 +134,6 @@ class TestOfWhatIsHeld:
 def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
     rig.schedule("q", payload("a"), HOUR)
     rig.client.delete(rig.store.keys("q").schedule)
-    with spoiled(rig, rig.store.keys("q").dead):
+    with spoiled(rig, rig.store.keys("q").dead_index):
         rig.mend("q")
     assert rig.client.hlen(rig.store.keys("q").messages) == 1

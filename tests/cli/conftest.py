@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from celery import _state
 
-from kombu_redisdelay.broker.keys import KEPT
 from tests.cli.site import QUEUE, Site, bury_long_ago, payload
 from tests.failed import keep_failed
 from tools.harness.redis_server import RedisServer
@@ -50,10 +49,8 @@ def taken(site: Site) -> Iterator[str]:
 def in_each_state(site: Site, taken: str) -> dict[str, str]:
     """State -> the id of a message in that state."""
     keep_failed(site.store, QUEUE, "the failed one", payload("the failed one"), "shop.close_order")
-    kept = {state: f"the {state} one" for state in KEPT}
-    for state, id in kept.items():
-        site.bury(payload(id), "rejected", state=state)
-    kept = {"failed": "the failed one", **kept}
+    site.bury(payload("the dead one"), "rejected")
+    kept = {"failed": "the failed one", "dead": "the dead one"}
     return {"scheduled": site.send(countdown=3600), "ready": site.send(), "unacked": taken, **kept}
 
 

@@ -18,6 +18,7 @@ from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.unknown_tasks import listed
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
+from tests.dead import bury
 from tests.transport.kit import Inbox, drain
 from tools.harness.redis_server import RedisServer
 
@@ -59,10 +60,9 @@ class Site:
         for tag in range(holds):
             self.redis.hset(keys.unacked(name), str(tag), "0:{}")
 
-    def bury(self, payload: str, reason: str, queue: str = QUEUE, state: str = "dead") -> None:
-        """Write down a dead letter, or what else is kept as they are."""
-        self.store.remember(queue)
-        self.redis.lpush(self.store.keys(queue).kept(state), f"{self.now_ms()} 1 0 {reason}\n{payload}")
+    def bury(self, payload: str, reason: str, queue: str = QUEUE) -> None:
+        """Keep a dead letter."""
+        bury(self.store, queue, payload, reason)
 
     def leave_unknown(self, task: str, seconds: float, queue: str = QUEUE, **options: Any) -> str:
         """Write down a message that has waited so long for a worker that knows its task. Returns its id."""

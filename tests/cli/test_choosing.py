@@ -296,7 +296,7 @@ class TestHowMany:
             (("list", "--state", "scheduled", "--after", "90m"), "there are 4"),
             (("list", "--task", "*"), "there are more"),
             (("list", "--state", "dead"), "there are 6"),
-            (("list", "--state", "dead", "--before", "0"), "there are more"),
+            (("list", "--state", "dead", "--before", "0"), "there are 6"),
         ):
             result = full.run(*words, "--limit", "2")
             assert len(result.stdout.splitlines()) == 3

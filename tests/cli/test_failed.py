@@ -9,8 +9,9 @@ from threading import Event, Thread
 
 import pytest
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.failure import CONTINUATION, RESULT
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.cli import stopping
 from kombu_redisdelay.operations import pace
 from kombu_redisdelay.operations.verbs import VERBS
@@ -98,7 +99,7 @@ def test_which_state_is_meant(site: Site) -> None:
     result = site.run("remove", "--state", "failed", "--error", "Key*", input="y\n")
     assert "Remove 1 failed task of all queues, with the error Key*?" in result.stderr
     assert result.stdout == "Removed 1 failed task.\n"
-    assert FailedTasks(site.store).counts([QUEUE]) == [0]
+    assert Archive(site.store, FAILED).counts([QUEUE]) == [0]
 
 
 def test_they_are_counted(site: Site) -> None:

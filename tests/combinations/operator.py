@@ -119,15 +119,16 @@ class Operator:
         with self._servers.client() as client:
             for _, queue, id, text in self._plan.entries:
                 places = {
-                    DEAD: f"redisdelay:{{{queue}}}:dead",
                     READY: self._servers.address.ready_list(queue),
                     # Of a fair queue, for it has no key.
                     SORTED_IN: f"redisdelay:{{{queue}}}::",
                 }
                 # What came back has a count in front of it, within the braces.
                 end = text[1:].encode()
-                states = (state for state, key in places.items() if _ends(client.lrange(key, 0, -1), end))
-                found[id] = next(states, GONE), ""
+                states = [state for state, key in places.items() if _ends(client.lrange(key, 0, -1), end)]
+                if _ends(client.hvals(f"redisdelay:{{{queue}}}:dead:messages"), end):
+                    states.insert(0, DEAD)
+                found[id] = next(iter(states), GONE), ""
         return found
 
     def end_fairness(self) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
+from kombu_redisdelay.broker.keys import queue_keys
+from tests.dead import dead_letters
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Ledger
 from tools.harness.celery_worker import CeleryWorker
@@ -183,6 +185,10 @@ class Installation:
 
     def scheduled(self, queue: str = QUEUE) -> int:
         return int(self.redis.execute_command("ZCARD", f"redisdelay:{{{queue}}}:schedule"))
+
+    def dead(self, queue: str = QUEUE) -> list[bytes]:
+        """Dead letters, the oldest first (:func:`tests.dead.dead_letters`)."""
+        return dead_letters(self.redis, queue_keys("", queue, "\x06\x16"))
 
     def unacked(self, queue: str = QUEUE) -> int:
         """How many messages the consumers hold together."""

@@ -7,7 +7,6 @@ import json
 from tests.end_to_end.fuzz.wellformed import protocol_2, written
 from tests.end_to_end.installation import QUEUE, Installation
 
-DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 SETTINGS = {"broker_transport_options": {"delivery_limit": 3}}
 GOOD = [f"good {number}" for number in range(5)]
 
@@ -20,14 +19,14 @@ def test_a_time_limit_that_the_pool_cannot_set(site: Installation) -> None:
     for label in GOOD:
         producer.send_task("work_late", [label])
     site.supervise(
-        lambda: set(GOOD) <= set(site.ledger.ended()) and site.redis.execute_command("LLEN", DEAD),
+        lambda: set(GOOD) <= set(site.ledger.ended()) and bool(site.dead()),
         60,
         "the end of everything",
         pool="prefork",
         settings=SETTINGS,
         expected="timelimit",
     )
-    [letter] = site.redis.execute_command("LRANGE", DEAD, 0, -1)
+    [letter] = site.dead()
     why, message = letter.split(b"\n", 1)
     assert why.endswith(b"header 'timelimit' is not two numbers of seconds")
     assert json.loads(message)["case"] == "poison"

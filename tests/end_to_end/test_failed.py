@@ -12,8 +12,9 @@ import pytest
 from celery import Signature, group
 
 from kombu_redisdelay import Messages, Selection, batch
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks
+from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, LONGEST_TEXT, RESULT
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.paging import Part
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
@@ -146,10 +147,10 @@ def site(server: RedisServer, tmp_path: Path) -> Iterator[Installation]:
         yield site
 
 
-def kept(messages: Messages) -> dict[str, list[FailedTask]]:
+def kept(messages: Messages) -> dict[str, list[Archived]]:
     """Name of the task -> those that have failed."""
-    found: dict[str, list[FailedTask]] = {}
-    for task in FailedTasks(messages.store).iter(QUEUE, Part(None, None)):
+    found: dict[str, list[Archived]] = {}
+    for task in Archive(messages.store, FAILED).iter(QUEUE, Part(None, None)):
         found.setdefault(task.failure.task, []).append(task)
     return found
 

@@ -15,7 +15,6 @@ from kombu.mixins import ConsumerMixin
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
 
-DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 LIMIT = 3
 SETTINGS = {"broker_transport_options": {"delivery_limit": LIMIT}}
 GOOD = [f"good {number}" for number in range(5)]
@@ -25,7 +24,7 @@ ANYTHING = "."
 
 
 def dead(site: Installation) -> list[bytes]:
-    return list(site.redis.execute_command("LRANGE", DEAD, 0, -1))
+    return site.dead()
 
 
 def put_before_good_ones(site: Installation, message: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from tests.end_to_end.fuzz.wellformed import protocol_1, protocol_2, written
 from tests.end_to_end.installation import QUEUE, Installation
 from tools.harness.process import wait_until
 
-DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 ENTRIES = {
     "garbage": b"garbage",
     "list": b"[1, 2, 3]",
@@ -36,8 +35,8 @@ def test_a_worker_survives_entries_that_are_not_messages(site: Installation, poo
         producer.send_task("work", [str(number)])
 
     site.wait_ended([str(number) for number in range(len(ENTRIES))])
-    wait_until(lambda: site.redis.execute_command("LLEN", DEAD) == len(ENTRIES), 20, "the dead letters")
-    dead = site.redis.execute_command("LRANGE", DEAD, 0, -1)
+    wait_until(lambda: len(site.dead()) == len(ENTRIES), 20, "the dead letters")
+    dead = site.dead()
     assert {letter.partition(b"\n")[2] for letter in dead} == set(ENTRIES.values())
     # It says so when Redis has already done it.
     wait_until(lambda: worker.log().count("Moved an entry") == len(ENTRIES), 20, "that it says so")

@@ -25,7 +25,7 @@ EACH = 3
 
 
 def dead(site: Installation, queue: str) -> list[bytes]:
-    return list(site.redis.execute_command("LRANGE", f"redisdelay:{{{queue}}}:dead", 0, -1))
+    return site.dead(queue)
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -14,7 +14,6 @@ from tools.harness.process import wait_until
 
 #: Where a message says when it is due.
 DUE = re.compile(rb'"redisdelay-due": \d+, ')
-DEAD = f"redisdelay:{{{QUEUE}}}:dead"
 LIMIT = 4
 SETTINGS = {"broker_transport_options": {"delivery_limit": LIMIT}}
 SAID = f"reached the delivery limit of {LIMIT} and are now dead letters"
@@ -38,7 +37,7 @@ def only_the_poison_died(
 ) -> None:
     deliveries = [entry.deliveries for entry in site.ledger.entries("started") if entry.task == "poison"]
     assert deliveries == [None, *range(1, tries)]
-    [letter] = site.redis.execute_command("LRANGE", DEAD, 0, -1)
+    [letter] = site.dead()
     why, body = letter.split(b"\n", 1)
     _, count, step, reason = why.decode().split(" ", 3)
     assert (count, step, reason) == (str(tries), "0", f"delivery limit of {LIMIT} reached")
@@ -84,7 +83,7 @@ def test_a_task_that_is_rejected_for_ever(site: Installation, pool: str) -> None
     # Celery shows the exception.
     worker = site.worker(pool=pool, settings=SETTINGS, expected=f"{SAID}|Traceback")
     site.wait_ended(innocents)
-    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 30, "the dead letter")
+    wait_until(lambda: bool(site.dead()), 30, "the dead letter")
     wait_until(lambda: not site.unacked(), 30, "acks")
     only_the_poison_died(site, innocents, message)
     tries = [entry.at for entry in site.ledger.entries("started") if entry.task == "poison"]
@@ -102,7 +101,7 @@ def test_a_task_that_kills_its_pool_process_stalls_nobody(site: Installation) ->
     wait_until(site.scheduled, 60, "that it waits")
     site.producer().send_task("work_late", ["beside"])
     site.wait_ended(["beside"])
-    wait_until(lambda: site.redis.execute_command("LLEN", DEAD), 60, "the dead letter")
+    wait_until(lambda: bool(site.dead()), 60, "the dead letter")
     site.wait_ended(innocents)
     wait_until(lambda: not site.unacked(), 30, "acks")
     only_the_poison_died(site, [*innocents, "beside"], message)

@@ -172,7 +172,7 @@ def test_what_no_worker_can_use(site: Installation) -> None:
     assert worker.log().count("no worker can handle") == 4
     with Messages(producer) as delayed:
         assert delayed.cancel(ids=["odd 0"])
-    site.redis.execute_command("DEL", f"redisdelay:{{{QUEUE}}}:dead")
+    site.redis.execute_command("DEL", f"redisdelay:{{{QUEUE}}}:dead:index")
     # One that a newer worker would run is revoked: it leaves the schedule.
     revoked = producer.send_task("newer", ["revoked"])
     expired = producer.send_task("newer", ["expired"], expires=1)

@@ -10,7 +10,6 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import MessageInfo, Selection, batch
-from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.operations.access import Access
 from tests.failed import keep_failed
 from tests.finished import OF_MESSAGES
@@ -57,10 +56,8 @@ def put(site: Site, app: Celery, state: str, *ids: str, **options: Any) -> None:
                 keep_failed(
                     access.store, queue, id, site.redis.rpop(queue), options.get("task", "shop.close")
                 )
-    elif state in KEPT:
+    elif state == "dead":
         give_up(site, app, *ids, **options)
-        letters = [site.redis.lpop(site.keys(queue).dead) for _ in ids]
-        site.redis.lpush(site.keys(queue).kept(state), *reversed(letters))
     elif state == "unacked":
         send(app, *ids, **options)
         _ = hold(site, *ids, queue=queue)
@@ -74,7 +71,7 @@ def put(site: Site, app: Celery, state: str, *ids: str, **options: Any) -> None:
 def in_each_state(site: Site, app: Celery) -> None:
     """A message in each state, whose id is the name of the state."""
     # What is ready would be taken with those that come to be unacked or dead.
-    for state in ("failed", *KEPT, "unacked", "scheduled", "ready"):
+    for state in ("failed", "dead", "unacked", "scheduled", "ready"):
         put(site, app, state, state)
 
 

@@ -14,7 +14,7 @@ from kombu.entity import Queue
 from redis.exceptions import RedisError
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.keys import KEPT, known_queues
+from kombu_redisdelay.broker.keys import known_queues
 from kombu_redisdelay.operations.access import Access
 from tests.failed import keep_failed
 from tests.finished import OF_MESSAGES
@@ -121,8 +121,6 @@ def test_an_iteration_ends_when_it_is_closed(site: Site, state: str) -> None:
     for _ in range(3):
         publish(channel, "dead")
         channel.basic_get("q").reject()
-    for each in set(KEPT) - {"dead"}:
-        site.redis.lpush(site.keys("q").kept(each), *site.dead("q"))
     with Messages(site.url) as messages:
         for id in "abc":
             keep_failed(messages.store, "q", id, b"{}")

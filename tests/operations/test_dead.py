@@ -8,7 +8,8 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.dead import FOREIGN, LETTERS_PER_CALL
+from kombu_redisdelay.broker.failure import FOREIGN
+from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import content
 from kombu_redisdelay.operations import filters as module
 from tests.operations.kit import dead, give_up, ids
@@ -58,7 +59,7 @@ class TestRequeue:
     def test_none_is_passed_over_while_old_ones_go(
         self, site: Site, app: Celery, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        names = [f"{number}" for number in range(3 * FIRST_PAGE)]
         give_up(site, app, *names, task="kept")
         give_up(site, app, "last", task="work")
         is_wanted, asked = content.is_task, []
@@ -66,7 +67,7 @@ class TestRequeue:
         def while_old_ones_go(name: str | None, pattern: str | None) -> bool:
             asked.append(name)
             if len(asked) == 5:
-                site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+                site.redis.zpopmin("redisdelay:{celery}:dead:index", FIRST_PAGE)
             return is_wanted(name, pattern)
 
         monkeypatch.setattr(module, "is_task", while_old_ones_go)
@@ -76,7 +77,7 @@ class TestRequeue:
     def test_one_that_dies_again_meanwhile_is_requeued_once(
         self, site: Site, app: Celery, messages: Messages
     ) -> None:
-        names = [f"{number}" for number in range(3 * LETTERS_PER_CALL)]
+        names = [f"{number}" for number in range(3 * FIRST_PAGE)]
         give_up(site, app, *names)
         channel = site.channel(dead_letter=True)
 
@@ -113,7 +114,7 @@ class TestForeignEntry:
     def test_is_shown(self, site: Site, app: Celery, messages: Messages, entry: bytes) -> None:
         give_up(site, app, "a")
         self._write(site, entry)
-        assert [letter.reason for letter in messages.select(dead())] == ["rejected", FOREIGN]
+        assert [letter.reason for letter in messages.select(dead())] == [FOREIGN, "rejected"]
         foreign = messages.get(hashlib.sha1(entry).hexdigest())
         assert foreign is not None
         assert foreign.since is not None

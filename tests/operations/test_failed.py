@@ -13,7 +13,7 @@ import pytest
 from celery import Celery, chord, group
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker import failed as broker
+from kombu_redisdelay.broker import archive as broker
 from kombu_redisdelay.broker.failure import name
 from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import pace, reading, verbs
@@ -290,7 +290,7 @@ class TestBriefly:
         self.kept(
             messages, *[("shop.close", "KeyError")] * 300, ("mail.send", "OSError"), ("mail.a", "KeyError")
         )
-        key = site.keys("q").all_failed[1]
+        key = site.keys("q").archive("failed").messages
         for selection, found in (
             (failed(error="OS*"), ["300"]),
             (failed(task="mail.*"), ["300", "301"]),

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
 from kombu_redisdelay.operations.life import life
 from kombu_redisdelay.operations.reading import Count
@@ -135,7 +135,7 @@ class TestActing:
         self, messages: Messages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         messages.remove(failed(returned="*"))
-        monkeypatch.setattr(FailedTasks, "take_out", None)
+        monkeypatch.setattr(Archive, "take_out", None)
         assert messages.remove(failed()).count == 2
         assert left(messages) == []
 

@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection, requeue
+from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.message import printed_worker
 from kombu_redisdelay.operations.selection import MOST_TEXTS
@@ -327,7 +328,7 @@ class TestWhileTheQueueMoves:
         letters = messages.select(dead())
         seen = [next(letters).id for _ in range(5)]
         # As when newer ones push them out.
-        site.redis.ltrim("redisdelay:{celery}:dead", 0, -16)
+        site.redis.zpopmin("redisdelay:{celery}:dead:index", FIRST_PAGE)
         assert [*seen, *ids(letters)] == names
 
 

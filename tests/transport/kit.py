@@ -15,6 +15,7 @@ from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer, Producer
 
 from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
+from tests.dead import dead_letters
 from tools.harness.cluster import Cluster
 
 #: Long enough for two slow cores, never waited for when things are right.
@@ -217,7 +218,8 @@ class Site:
         return sum(self.redis.hlen(key) for key in keys)
 
     def dead(self, queue: str = "q") -> list[bytes]:
-        return list(self.redis.lrange(self.keys(queue).dead, 0, -1))
+        """Dead letters, the newest first."""
+        return dead_letters(self.redis, self.keys(queue))[::-1]
 
     def end_leases(self, queue: str = "q") -> None:
         """Write that the lease of every consumer of *queue* has ended. Ours learn of it, as they would if

@@ -16,8 +16,10 @@ from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
 
 from kombu_redisdelay import metrics
+from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.members import NAMES
 from tests.broker.test_recover import dead_process
+from tests.dead import dead_letters
 from tests.environments import examples
 from tests.transport import malformed
 from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues, publish
@@ -25,6 +27,9 @@ from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues
 pytestmark = pytest.mark.one_server
 
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
+KEYS = queue_keys("", "q", "")
+DEAD_KEYS = [f"dead:{name}" for name in ("index", "heads", "messages", "groups", "duplicates")]
+
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "
 BATCH = 20
 FUZZED = examples(5_000)
@@ -91,7 +96,7 @@ class Bench:
         assert sorted(self.inbox.bodies) == sorted(
             f"{side} {number}" for number in range(len(entries)) for side in ("before", "after")
         )
-        letters = self.redis.lrange("redisdelay:{q}:dead", 0, -1)
+        letters = dead_letters(self.redis, KEYS)
         assert sorted(letter.split(b"\n", 1)[1] for letter in letters) == sorted(e.content for e in entries)
         reasons = [letter.split(b"\n", 1)[0].decode().split(" ", 3)[3] for letter in letters]
         # One line for each, which says what the dead letter says.
@@ -102,7 +107,7 @@ class Bench:
         self.channel.consumer.confirm_acks()
         # Nothing is anywhere else.
         left = {key.decode().removeprefix("redisdelay:{q}:") for key in self.redis.keys("*q*")}
-        ours = {"dead", "consumers", "wake", "history", "redisdelay:known-queues"}
+        ours = {*DEAD_KEYS, "consumers", "wake", "history", "redisdelay:known-queues"}
         assert left <= {*ours, "_kombu.binding.q"}
 
     def start_afresh(self) -> None:
@@ -196,7 +201,7 @@ def test_strange_messages_are_messages(bench: Bench) -> None:
         )
         scheduled = bench.redis.zcard("redisdelay:{q}:schedule")
         assert len(bench.inbox) + scheduled == 3 * BATCH
-        assert not bench.redis.exists("q", "redisdelay:{q}:dead")
+        assert not bench.redis.exists("q", "redisdelay:{q}:dead:index")
 
     meet()
 
@@ -224,13 +229,13 @@ def test_an_entry_that_cannot_become_a_dead_letter_stays_held(
     """Neither lost, nor taken again and again."""
     channel = site.channel()
     inbox = Inbox(channel)
-    site.redis.set("redisdelay:{q}:dead", "of somebody else")
+    site.redis.set("redisdelay:{q}:dead:index", "of somebody else")
     site.redis.lpush("q", valid("before"), b"garbage", valid("after"))
     drain(channel.connection.client, lambda: len(inbox) == 2)
     drain_for(channel.connection.client, 1)
     assert len(inbox) == 2
     [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert "redisdelay:{q}:dead" in said
+    assert "redisdelay:{q}:dead:index" in said
     [key] = site.redis.keys("*unacked*")
     assert b"0:garbage" in site.redis.hvals(key)
 
@@ -238,7 +243,7 @@ def test_an_entry_that_cannot_become_a_dead_letter_stays_held(
         message.ack()
     channel.close()
     assert site.redis.lrange("q", 0, -1) == [b"garbage"]
-    site.redis.delete("redisdelay:{q}:dead")
+    site.redis.delete("redisdelay:{q}:dead:index")
     channel = site.channel()
     Inbox(channel)
     drain(channel.connection.client, lambda: len(site.dead()) == 1)
@@ -249,7 +254,7 @@ def test_an_entry_that_cannot_become_a_dead_letter_stays_held(
 def test_a_member_of_ours_that_is_too_long_for_a_number(bench: Bench, name: str) -> None:
     assert bench.put([Entry(READY, json.dumps({name: 10**400, **malformed.MESSAGE}).encode())]) == 2
     drain(bench.connection, lambda: len(bench.inbox) == 2)
-    [letter] = bench.redis.lrange("redisdelay:{q}:dead", 0, -1)
+    [letter] = dead_letters(bench.redis, KEYS)
     assert f"'{name}' is not a whole number of at most 15 digits" in letter.decode()
 
 

@@ -241,7 +241,7 @@ def test_what_is_not_due_or_no_message_is_moved_when_the_server_takes_it(
         drain(connection, lambda: len(inbox) == 2 and is_refused(channel))
         assert (site.scheduled(), site.unacked()) == (0, 3)
     drain(connection, lambda: site.scheduled() == 1 and not is_refused(channel))
-    assert (site.scheduled(), site.redis.llen(site.keys().dead), site.unacked()) == (1, 1, 1)
+    assert (site.scheduled(), len(site.dead()), site.unacked()) == (1, 1, 1)
     assert not any("Could not move" in line for line in caplog.messages)
     assert sum("Moved an entry" in line for line in caplog.messages) == 1
 

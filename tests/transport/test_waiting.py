@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.rig import take_out
+from tests.dead import bury
 from tests.transport.kit import Site, publish
 
 HOUR_MS = 3_600_000
@@ -92,8 +93,8 @@ def test_it_counts_on_when_a_message_comes_back(site: Site) -> None:
 
 def test_it_begins_anew_for_a_dead_letter_that_is_requeued(site: Site) -> None:
     put(site, 100_000)
-    site.redis.rpush(site.keys().dead, b"1 2 0 why\n" + site.redis.rpop(site.keys().ready))
     store = site.channel().store
+    bury(store, "q", site.redis.rpop(site.keys().ready), "why")
     assert take_out(store, "q", REQUEUE) == 1
     assert 0 < (waiting(site) or 0) < 60
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from kombu.connection import Connection
 
-from kombu_redisdelay.broker.keys import KEPT
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.states import STATES
@@ -60,8 +59,7 @@ def messages_in_each_state(site: Site) -> None:
     failed(site, "f1", "f2")
     keep_finished(site.store, QUEUE, "done", "s59")
     keep_finished(site.store, LONG, UGLY, task=UGLY.replace(" ", ""), outcome="failed", error="KeyError")
-    for state in KEPT:
-        dead(site, f"{state}1", state=state)
+    dead(site, "dead1")
 
 
 def keyed(site: Site) -> None:
@@ -86,10 +84,10 @@ def scheduled(
         site.send(task, args=[id], task_id=id, queue=queue, countdown=seconds)
 
 
-def dead(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE, state: str = DEAD) -> None:
-    """As dead letters, or what else is kept as they are, with what they were published with."""
+def dead(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE) -> None:
+    """As dead letters, with what they were published with."""
     for id in ids:
-        site.bury(payload(site, id, task), "ValueError: it failed", queue, state)
+        site.bury(payload(site, id, task), "ValueError: it failed", queue)
 
 
 def failed(site: Site, *ids: str, task: str = "shop.close", queue: str = QUEUE, **noted: Any) -> None:

@@ -83,7 +83,12 @@ def many() -> Iterator[Site]:
                     pipe.zadd(keys.schedule, {id: now_ms + 3_600_000 + BETWEEN_MS * place})
                     pipe.hset(keys.messages, id, f"0:{mine}")
                     pipe.lpush(QUEUE, mine)
-                    pipe.lpush(keys.dead, f"{now_ms - COUNT + place} 1 0 it failed\n{mine}")
+                    died_ms = now_ms - COUNT + place
+                    pipe.zadd(keys.dead_index, {id: died_ms})
+                    task = "shop.rare" if "shop.rare" in mine else "shop.close"
+                    head = f'{died_ms}000 1 {task} rejected {place} {{"text": "it failed"}}'
+                    pipe.hset(keys.dead_heads, id, head)
+                    pipe.hset(keys.dead_messages, id, f"0:{mine}")
                 pipe.execute()
         yield site
         site.close()

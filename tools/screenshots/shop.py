@@ -15,7 +15,7 @@ from celery import Celery
 from kombu_redisdelay import Queues, batch
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import Options
-from kombu_redisdelay.broker.server.scripts import FAIL
+from kombu_redisdelay.broker.server.scripts import KEEP
 from tools.harness.redis_server import RedisServer
 
 EMAILS, IMPORTS, INVOICES, REPORTS, THUMBNAILS = "emails", "imports", "invoices", "reports", "thumbnails"
@@ -155,6 +155,7 @@ class Shop:
         """A dead letter."""
         _, payload = self._taken(queue, task)
         died_ms = self._now_ms() - int(seconds_ago * 1000)
+        # As an older release keeps it: it is moved when it is read.
         self._redis.lpush(self._store.keys(queue).dead, f"{died_ms} {deliveries} 0 {reason}\n{payload}")
 
     def _fail(
@@ -169,15 +170,16 @@ class Shop:
             id, payload = self._taken(queue, task)
             traceback = f'Traceback (most recent call last):\n  File "shop.py", line 42\n{error}: {text}'
             failure = Failure(id, task, error, text, traceback, "celery@worker-1", 4, None)
-            FAIL(
+            KEEP(
                 self._store.server,
-                (keys.unacked("nobody"), keys.wake),
-                FAIL.arguments(
+                (keys.unacked("nobody"), keys.wake, keys.failed),
+                KEEP.arguments(
                     tag=id,
                     id=id,
                     group=failure.group,
                     details=failure.details,
                     copy=f"0:{payload}",
+                    failed_now=0,
                     is_limited=0,
                     count=keep.count,
                     age_ms=keep.age_ms,

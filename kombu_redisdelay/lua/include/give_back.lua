@@ -10,8 +10,7 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
--- include: brief
--- include: dead
+-- include: archive
 -- include: arrive
 -- include: history
 -- include: retry_wait
@@ -44,8 +43,8 @@ end
 --   dead       how many of these are dead letters now, `briefs` the briefs of some (brief.lua), and `dropped`
 --              how many older dead letters were dropped for them
 --   now_ms     when that began
---   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, and
---              the name for the schedule was not given. The caller comes again with it
+--   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, or
+--              are to be dead letters, and their ids were not given. The caller comes again with them
 --   had_messages   keys of a fair queue that had messages (fair.lua)
 local function nothing_given_back()
   local now_ms = clock_us() / 1000
@@ -58,9 +57,9 @@ local function most_given_back(queue, count)
   return queue.counts_keys and 50 or queue.fair and 100 or count
 end
 
--- `id` is the name that the message gets in the schedule if it must wait; '' if the caller does not know it.
--- `queue` is that of held.lua, and has dead, dead_limit, delivery_limit, isolated_from (0: each death is a
--- failure), retry_wait_ms (the first wait) and delay_ms (nil: by retry_wait_ms).
+-- `id` is the name that the message gets if it must wait or is a dead letter; '' if the caller does not know
+-- it. `queue` is that of leave.lua, and has dead (the index), dead_limit, delivery_limit, isolated_from (0:
+-- each death is a failure), retry_wait_ms (the first wait) and delay_ms (nil: by retry_wait_ms).
 -- Returns the message as it was stored, nil if it is not unacked; where it went, nil if it is still unacked;
 -- and how many bytes its key counts as (unique.lua).
 local function give_back(tag, id, how, queue, done)
@@ -70,7 +69,7 @@ local function give_back(tag, id, how, queue, done)
   end
   local stored, start, now_ms = message.stored, message.start, done.now_ms
   local count, lost, where, wait = judge(stored, start, how, queue)
-  if where == 'later' and id == '' then
+  if (where == 'later' or where == 'dead') and id == '' then
     done.unnamed[#done.unnamed + 1] = tag
     done.unnamed[#done.unnamed + 1] = stored
     return stored
@@ -85,11 +84,19 @@ local function give_back(tag, id, how, queue, done)
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
-    expect_list(queue.dead, 'LPUSH')
+    local keys = archive_of(queue.dead)
+    expect_to_keep(keys)
     leave(message)
-    local reason = 'delivery limit of ' .. queue.delivery_limit .. ' reached'
     done.dead = done.dead + 1
-    done.dropped = done.dropped + add_dead_letter(queue.dead, queue.dead_limit, count, reason, stored)
+    done.dropped = done.dropped
+      + bury(keys, {
+        id = id,
+        tag = tag,
+        failures = count,
+        kind = 'delivery-limit',
+        details = '{"text": "delivery limit of ' .. queue.delivery_limit .. ' reached"}',
+        stored = stored,
+      }, queue.dead_limit)
     add_brief(done.briefs, stored)
     is_over(message, now_ms)
   elseif where == 'later' then

@@ -1,7 +1,7 @@
 -- The history of a queue is a hash. Scripts count in it what they do:
 --   delivered, failed, dead   since the history began; they only grow
 --   dropped, replaced         publishes that met another message with their key (unique.lua); they only grow
---   failed_tasks              tasks that have failed for good (failed.lua); it only grows
+--   failed_tasks              tasks that have failed for good (archive.lua); it only grows
 --   returned                  tasks that are known to have returned, and could not be ended; it only grows
 --   continuations             of these, the ones of which something that follows was lost; it only grows
 --   failed_dropped            failed tasks that were dropped because too many were kept, or too many bytes;

@@ -1,7 +1,7 @@
 -- A message in a hash is stored as "<priority step>:<payload>", so that it finds its way back to the
 -- ready list that it came from. A value that we did not store goes to the list of step 0. The consumer that
 -- takes it finds out that it is not a message. A longer number is no step of ours: a dead letter that told it
--- could not be read (dead.lua).
+-- could not be read.
 local LONGEST_STEP = 9
 local function stored_step(stored)
   local step = string.match(stored, '^(%d+):')

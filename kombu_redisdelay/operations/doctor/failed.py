@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kombu_redisdelay.broker.failed import FailedTasks
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.failure import CONTINUATION
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
@@ -49,7 +49,7 @@ def check_failed(store: Store, stats: QueueStats, names: Sequence[str]) -> Itera
         )
     if stats.failed < MANY_FAILED:
         return
-    tasks, since_ms = FailedTasks(store), store.now_ms() - OF_LATE * 1000
+    tasks, since_ms = Archive(store, FAILED), store.now_ms() - OF_LATE * 1000
     of_late = sum(tasks.counts(names, since_ms)) - sum(tasks.returned(names, since_ms))
     if of_late < MANY_FAILED:
         return
@@ -63,5 +63,5 @@ def check_failed(store: Store, stats: QueueStats, names: Sequence[str]) -> Itera
 
 
 def _continuations(store: Store, names: Sequence[str]) -> int:
-    groups = (group for name in names for group in FailedTasks(store).groups(name))
+    groups = (group for name in names for group in Archive(store, FAILED).groups(name))
     return sum(group.count for group in groups if group.returned == CONTINUATION)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kombu_redisdelay.broker import failed as module
-from kombu_redisdelay.broker.failed import FailedTask
+from kombu_redisdelay.broker import keeping as module
+from kombu_redisdelay.broker.archive import Archived
 from kombu_redisdelay.broker.failure import Failure
 from kombu_redisdelay.broker.options import KeepFailed
 from kombu_redisdelay.broker.paging import REQUEUE
@@ -52,7 +52,7 @@ class OlderWorker:
         while done == 100:
             done, _ = self._run(TRIM, (self._keys.failed,), keep.count, keep.age_ms, keep.bytes, 100, 10, 600)
 
-    def take_out(self, how: str, tasks: Sequence[FailedTask]) -> int:
+    def take_out(self, how: str, tasks: Sequence[Archived]) -> int:
         keys = self._keys.failed, self._keys.ready, self._keys.wake
         each = [
             argument

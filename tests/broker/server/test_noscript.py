@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.bindings import LastingBindings, QueueBinding
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.failed import FailedTasks, trim_failed
 from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.message import Due
@@ -40,7 +41,7 @@ from kombu_redisdelay.operations.history import queue_history
 from kombu_redisdelay.operations.queue_reasons import isolated
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.broker.database import Database
-from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken
+from tests.broker.rig import Rig, a_failure, dead_letter, park, payload, take_out, taken, trim_failed
 from tools.harness.process import wait_until
 
 HOUR = 3_600_000
@@ -56,10 +57,15 @@ def bury_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object
     return take_out(rig.store, "q", REQUEUE)
 
 
+def move_older_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
+    rig.client.lpush(rig.store.keys("q").dead, "1700000000000 1 0 rejected\nm")
+    return take_out(rig.store, "q", REQUEUE)
+
+
 def fail_and_requeue(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     rig.fail(consumer, "q", delivery.tag, a_failure("m"))
     finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
-    return len(list(FailedTasks(rig.store).take_out("q", REQUEUE, rig.failed("q"))))
+    return len(list(Archive(rig.store, FAILED).take_out("q", REQUEUE, rig.failed("q"))))
 
 
 def ack_where_places_are_limited(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
@@ -133,7 +139,7 @@ BINDING = QueueBinding("films", "new", "", "q")
 CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "bind": lambda rig, consumer, delivery: LastingBindings(rig.store).bind([BINDING], again=False),
     "unbind": lambda rig, consumer, delivery: LastingBindings(rig.store).unbind("q", "films", "new"),
-    "clear_failed": lambda rig, consumer, delivery: FailedTasks(rig.store).clear("q"),
+    "clear_failed": lambda rig, consumer, delivery: Archive(rig.store, FAILED).clear("q"),
     "put": lambda rig, consumer, delivery: rig.store.run(rig.store.put("q", 0, "m", "head")),
     "publish_unique": publish_with_a_key,
     "ack_unique": ack_with_a_key,
@@ -156,7 +162,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "renew": lambda rig, consumer, delivery: RENEW(rig.store.server, [rig.key("q", "consumers")], ["me", 1]),
     "mend schedule": lambda rig, consumer, delivery: MEND_SCHEDULE(
         rig.store.server,
-        [rig.key("q", name) for name in ("schedule", "messages", "dead", "duplicates")],
+        [rig.key("q", name) for name in ("schedule", "messages", "dead:index", "duplicates")],
         ["0", 10, 10],
     ),
     "page": lambda rig, consumer, delivery: list(Schedule(rig.store).iter("q", None, None)),
@@ -171,6 +177,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
         Scheduled("q", b"id", HOUR, b"0:m"), b"m", HOUR
     ),
     "dead": bury_and_requeue,
+    "older dead": move_older_and_requeue,
     "failed": fail_and_requeue,
     "finish": lambda rig, consumer, delivery: FINISH(
         rig.store.server,
@@ -219,7 +226,7 @@ def limit_keys(rig: Rig) -> tuple[list[str], list[KeyLimits]]:
     return greatest, [state.own for state in iter_keys(rig.store, "q")]
 
 
-_SINCE = re.compile(rb'"redisdelay-unknown": \d+')
+_SINCE = re.compile(rb'"redisdelay-unknown": \d+|\b\d{13,16}\b')
 
 
 def everything(rig: Rig) -> dict[bytes, object]:
@@ -240,7 +247,7 @@ def everything(rig: Rig) -> dict[bytes, object]:
 
 def _timeless(values: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """A hash without the moments at which a minute or an hour of the history began, and since when a message
-    waits for a worker that knows its task."""
+    waits for a worker that knows its task, or is a dead letter."""
     of_history = (b"minute", b"hour")
     return {
         name: value.partition(b" ")[2] if name in of_history else _SINCE.sub(b"", value)
@@ -307,11 +314,11 @@ def test_every_script_of_the_broker_is_tried() -> None:
         *("READ_LANES", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         "FIND_UNKNOWN",
-        *("PARK", "DEAD_LETTER", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
-        *("PAGE", "FIND", "REMOVE", "RESCHEDULE", "NEWEST", "REMOVE_DEAD"),
+        *("PARK", "KEEP", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
+        *("PAGE", "FIND", "REMOVE", "RESCHEDULE", "TAKE_OUT", "MOVE_DEAD"),
         *("CLAIM", "SET_LIMITS", "RECORD", "HISTORY"),
         *("PAGE_LIST", "MOVE_READY", "READ_UNACKED", "RELIST"),
         *("FORWARD", "STATS", "FIND_ISOLATED", "KNOWN", "TIDY", "UNLIST", "ADOPT"),
-        *("FAIL", "TRIM_FAILED", "REMOVE_FAILED", "CLEAR_FAILED", "FINISH"),
+        *("TRIM", "FINISH"),
         "BIND",
     }, "a script that CALLS does not know of"

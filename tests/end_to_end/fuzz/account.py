@@ -95,7 +95,7 @@ def _reasons(site: Installation) -> dict[str, str]:
 
 
 def _dead(site: Installation) -> list[bytes]:
-    return list(site.redis.execute_command("LRANGE", f"redisdelay:{{{QUEUE}}}:dead", 0, -1))
+    return site.dead()
 
 
 def _ran(site: Installation) -> set[str]:

@@ -13,9 +13,10 @@ from kombu.entity import Queue
 from kombu.messaging import Consumer
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.failed import trim_failed
 from kombu_redisdelay.broker.failure import Failure
-from kombu_redisdelay.broker.options import KeepFailed
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import FAILED
+from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
 from tools.benchmarks.app import new_app
 from tools.benchmarks.peers import OURS
@@ -111,8 +112,8 @@ def measure(site: Site, sizes: Sizes) -> Measured:
         with longest("remove"):
             messages.remove(failed, limit=_SOME)
         with longest("trim"):
-            left = KeepFailed(messages.count(failed) - _SOME, _ANY, _ANY)
-            finish(trim_failed(connection.default_channel.store, left, [queue.name]))
+            options = Options(keep_failed={**keep, "count": messages.count(failed) - _SOME})
+            finish(trim(connection.default_channel.store, options, [queue.name]))
         messages.remove(failed)
         # Another round must not take for its own what is freed then.
         while redis.info("memory")["lazyfree_pending_objects"]:
@@ -152,7 +153,7 @@ def _fail(connection: Any, queue: Queue, count: int) -> None:
 def _copy(redis: Any, queue: str, count: int) -> None:
     """Copy number 0 to each up to *count*."""
     k, copy = keys(queue), redis.register_script(_COPY)
-    tasks, messages, *_ = k.all_failed
+    tasks, messages, *_ = k.archive(FAILED)
     for first in range(1, count + 1, _PER_CALL):
         last = min(first + _PER_CALL - 1, count)
         copy(keys=[tasks, k.failed_heads, messages], args=[_ZERO, first, last, _KINDS])

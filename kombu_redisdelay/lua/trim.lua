@@ -1,28 +1,28 @@
--- Removes the oldest failed tasks of a queue as long as they are too many, too old or too large together.
--- Before, it forgets which have returned of those that are gone, and counts them anew if that has begun
--- (include/failed.lua). If there are none, what is left of them goes.
+-- Removes the oldest failed tasks, or dead letters, of a queue as long as they are too many, too old or too
+-- large together. Before, it forgets which have returned of those that are gone, and counts them anew if that
+-- has begun (include/archive.lua). If there are none, what is left of them goes.
 --
--- KEYS[1]  failed
+-- KEYS[1]  index of the state: failed, or dead:index
 -- ARGV[1]  how many are kept
--- ARGV[2]  for how long, ms
--- ARGV[3]  of how many bytes together
+-- ARGV[2]  for how long, ms ("": for ever)
+-- ARGV[3]  of how many bytes together ("": any number)
 -- ARGV[4]  how many to count anew and how many to remove at most
--- ARGV[5]  from how many on that were dropped though they were not too old the caller tells of them
+-- ARGV[5]  from how many on that were dropped though they were not too old the caller tells of them ("": of
+--          each that this call has dropped)
 -- ARGV[6]  after how many seconds somebody tells of further ones
 -- ARGV[7]  where to look for those that have returned and are gone: "0", or as it was returned; "": nowhere
 --
 -- Returns  how many were counted anew, or removed, whichever is more; how many the caller has to tell of:
 --          they were dropped since somebody has told of some, by whichever worker; and the next ARGV[7]
 
--- include: clock
+-- include: archive
 -- include: history
--- include: failed
 
-local keys = failed_keys(base_of(KEYS[1]))
+local keys = archive_of(KEYS[1])
 if not are_usable(keys) then
   return { 0, 0, '' }
 end
-if redis.call('ZCARD', keys.list) == 0 then
+if redis.call('ZCARD', keys.index) == 0 then
   unlink_rest(keys)
   return { 0, 0, '' }
 end
@@ -32,8 +32,10 @@ if cursor ~= '' then
   cursor = forget_returned(keys, cursor, most, now_ms)
 end
 local counted = count_anew(keys, most)
-local limits = { count = tonumber(count), age_ms = tonumber(age_ms), bytes = tonumber(bytes) }
-local trimmed, dropped = trim_failed(keys, limits, now_ms, most)
+local trimmed, dropped = trim_archive(keys, limits_of(count, age_ms, bytes), now_ms, most)
+if told_from == '' then
+  return { math.max(counted, trimmed), dropped, cursor ~= '0' and cursor or '' }
+end
 note(KEYS[1], 'failed_dropped', dropped)
 
 -- What another program has written there counts as nothing, and so does a number that is too long for us.

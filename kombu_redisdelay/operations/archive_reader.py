@@ -1,17 +1,18 @@
-"""Reads failed tasks, queue by queue, the oldest or the newest first."""
+"""Reads what is over: failed tasks and dead letters, queue by queue, the oldest or the newest first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from kombu_redisdelay.broker.failed import FailedTask, FailedTasks, Kind, kind_of
+from kombu_redisdelay.broker.archive import UNKNOWN, Archive, Archived, Kind, kind_of
 from kombu_redisdelay.broker.failure import name as name_of
+from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.paging import Part, Row
 from kombu_redisdelay.broker.store import Store
@@ -26,9 +27,10 @@ MOST_KINDS = 1000
 
 
 @dataclass(frozen=True)
-class _FailedEntry(Entry):
-    """A failed task. The name of its task is the one that is noted of its failure: a message may not say it
-    (version 1 of Celery's protocol has it in the body), or may not have been kept."""
+class _ArchiveEntry(Entry):
+    """A failed task or a dead letter. The name of its task is the one that is noted of its failure, if there
+    is one: a message may not say it (version 1 of Celery's protocol has it in the body), or may not have been
+    kept."""
 
     @cached_property
     def content(self) -> Content:
@@ -36,9 +38,11 @@ class _FailedEntry(Entry):
             return Content(self.raw.id, self.raw.failure.task)
         said = Content.of(self.payload, otherwise=self.unnamed)
         noted = kind_of(self.raw.head)
+        if noted is None or noted.task == UNKNOWN:
+            return said
         # A message has it whole.
-        is_said = noted is None or (said.task is not None and name_of(said.task) == noted.task)
-        return said if noted is None or is_said else replace(said, task=noted.task)
+        is_said = said.task is not None and name_of(said.task) == noted.task
+        return said if is_said else replace(said, task=noted.task)
 
     @property
     def tasks(self) -> Sequence[str]:
@@ -47,14 +51,21 @@ class _FailedEntry(Entry):
         return [*names, *map(name_of, names or [""])]
 
 
-class FailedReader:
-    """Tasks that have failed for good."""
+class ArchiveReader:
+    """Tasks that have failed for good, or dead letters.
+
+    Arguments:
+        state: ``"failed"`` or ``"dead"``.
+    """
+
+    def __init__(self, state: str) -> None:
+        self._state = state
 
     def count(self, store: Store, names: Sequence[str], span: Span) -> int:
-        return sum(FailedTasks(store).counts(names, *span))
+        return sum(Archive(store, self._state).counts(names, *span))
 
     def read(self, store: Store, look: Look) -> Iterator[Entry]:
-        tasks = FailedTasks(store)
+        tasks, entry = Archive(store, self._state), partial(_entry, self._state)
         names = look.names
         if look.start is not None:
             names = names[names.index(look.start[0]) :]
@@ -62,13 +73,13 @@ class FailedReader:
         counts = (tasks.returned if look.only_returned else tasks.counts)(names, *look.span)
         names = [name for name, count in zip(names, counts, strict=True) if count]
         if look.ids is not None:
-            yield from map(_entry, tasks.find_all(names, look.ids))
+            yield from map(entry, tasks.find_all(names, look.ids))
             return
         for name in names:
             if look.of_failed is None:
-                yield from map(_entry, tasks.iter(name, _part(look, name), look.only_returned))
+                yield from map(entry, tasks.iter(name, _part(look, name), look.only_returned))
             else:
-                yield from _by_head(tasks, name, look, look.of_failed)
+                yield from _by_head(tasks, entry, name, look, look.of_failed)
 
     def cursor(self, values: Sequence[Any]) -> Cursor:
         name, since_ms, member = values
@@ -79,7 +90,11 @@ class FailedReader:
 
 
 def _by_head(
-    tasks: FailedTasks, name: str, look: Look, of_failed: Callable[[Kind], bool | None]
+    tasks: Archive,
+    entry: Callable[[Archived], Entry],
+    name: str,
+    look: Look,
+    of_failed: Callable[[Kind], bool | None],
 ) -> Iterator[Entry]:
     """Reads the beginnings of the heads, and only those tasks whole of which these do not tell whether they
     match."""
@@ -92,7 +107,7 @@ def _by_head(
         for matches, run in groupby(zip(page, of_page, strict=True), itemgetter(1)):
             rows = [row for row, _ in run]
             if matches is None:
-                yield from (_entry(whole[row.name]) for row in rows if row.name in whole)
+                yield from (entry(whole[row.name]) for row in rows if row.name in whole)
             elif matches:
                 yield from (_brief_entry(name, row, matches=True) for row in rows)
             else:
@@ -101,8 +116,8 @@ def _by_head(
 
 def _brief_entry(queue: str, row: Row, matches: bool, stands_for: int = 1) -> Entry:
     """A task of which only the beginning of its head was read."""
-    task = FailedTask(queue, row.name, row.at_ms, head=row.stored, stored=b"")
-    return _FailedEntry(
+    task = Archived(queue, row.name, row.at_ms, head=row.stored, stored=b"")
+    return _ArchiveEntry(
         *(queue, b"", task, ""),
         cursor=_cursor(task),
         moment_ms=task.since_ms,
@@ -125,23 +140,28 @@ def _part(look: Look, name: str) -> Part:
     return part._replace(from_ms=at_ms, after=member.encode("latin-1")) if is_behind else part
 
 
-def _cursor(task: FailedTask) -> Cursor:
+def _cursor(task: Archived) -> Cursor:
     return task.queue, task.since_ms, task.name.decode("latin-1")
 
 
-def _entry(found: FailedTask) -> Entry:
-    return _FailedEntry(
+def _entry(state: str, found: Archived) -> Entry:
+    known = _known_of_failed if state == FAILED else _known_of_dead
+    return _ArchiveEntry(
         found.queue,
         found.payload,
         found,
         unnamed=found.id,
         cursor=_cursor(found),
         moment_ms=found.since_ms,
-        of_state=lambda content: _known(found),
+        of_state=lambda content: known(found),
     )
 
 
-def _known(found: FailedTask) -> Mapping[str, Any]:
+def _known_of_dead(found: Archived) -> Mapping[str, Any]:
+    return {"reason": found.failure.text, "failures": found.failures}
+
+
+def _known_of_failed(found: Archived) -> Mapping[str, Any]:
     failure = found.failure
     started = failure.started
     return {
