@@ -4,7 +4,7 @@
 -- KEYS[1]  index of the state: failed, or dead:index
 -- KEYS[2]  ready list of step 0
 -- KEYS[3]  wake zset
--- ARGV[1]  "requeue", or "drop"
+-- ARGV[1]  "requeue"; "drop"; or "foresee": nothing is done, and what "requeue" would return is returned
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3+] for each: its name, its head as it was read, and the message to requeue, with its priority step
 --
@@ -17,7 +17,10 @@
 -- include: history
 -- include: unique
 
-local base, keys, is_requeued = base_of(KEYS[3]), archive_of(KEYS[1]), ARGV[1] == 'requeue'
+local base, keys = base_of(KEYS[3]), archive_of(KEYS[1])
+local only_looks, is_requeued = ARGV[1] == 'foresee', ARGV[1] ~= 'drop'
+-- Unique key -> the message that would take it.
+local takes = {}
 
 local function ready_list_of(step)
   return ready_key(KEYS[2], ARGV[2], step)
@@ -33,7 +36,7 @@ local function key_and_holder(stored, start)
   local record = read_record(base, key, mode)
   heal(record, clock_ms(), ready_list_of)
   identify(record)
-  return record, id, record.running or record.current or record.next
+  return record, id, record.running or record.current or record.next or takes[key]
 end
 
 -- Returns as the script does. A large message is not cut out: each copy of 1 MiB takes a millisecond.
@@ -44,6 +47,11 @@ local function requeue(name, stored)
   local record, id, holder = key_and_holder(stored, start)
   if holder then
     return holder.id
+  elseif only_looks and record then
+    takes[record.key] = { id = id }
+  end
+  if only_looks then
+    return 1
   end
   local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
   local payload = with_members(stored, start, ours)
@@ -68,6 +76,9 @@ for i = 3, #ARGV, 3 do
   end
   requeued = requeued + (is_requeued and done == 1 and 1 or 0)
   reply[#reply + 1] = done
+end
+if only_looks then
+  return reply
 end
 if redis.call('ZCARD', keys.index) == 0 then
   unlink_rest(keys)
