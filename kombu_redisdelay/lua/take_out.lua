@@ -14,55 +14,35 @@
 -- Keeps: the message is in exactly one place, or dropped.
 
 -- include: archive
+-- include: arrive
 -- include: history
--- include: unique
 
-local base, keys = base_of(KEYS[3]), archive_of(KEYS[1])
+local keys, now_ms = archive_of(KEYS[1]), clock_us() / 1000
 local only_looks, is_requeued = ARGV[1] == 'foresee', ARGV[1] ~= 'drop'
--- Unique key -> the message that would take it.
+local queue =
+  { base = base_of(KEYS[3]), ready = KEYS[2], wake = KEYS[3], separator = ARGV[2], expires_ms = 0 }
+-- Key -> id of the message that would take it.
 local takes = {}
-
-local function ready_list_of(step)
-  return ready_key(KEYS[2], ARGV[2], step)
-end
-
--- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
--- key, nil if none does.
-local function key_and_holder(stored, start)
-  local mode, id, key = unique_of(stored, start)
-  if not mode then
-    return nil
-  end
-  local record = read_record(base, key, mode)
-  heal(record, clock_ms(), ready_list_of)
-  identify(record)
-  return record, id, record.running or record.current or record.next or takes[key]
-end
 
 -- Returns as the script does. A large message is not cut out: each copy of 1 MiB takes a millisecond.
 local function requeue(name, stored)
-  local step, start = stored_step(stored), stored_start(stored)
-  local ready = ready_list_of(step)
-  expect_list(ready, 'LPUSH')
-  local record, id, holder = key_and_holder(stored, start)
-  if holder then
-    return holder.id
-  elseif only_looks and record then
-    takes[record.key] = { id = id }
-  end
-  if only_looks then
+  local message = other_message(queue, stored)
+  expect_ready(message, 'tail')
+  local key, holder_id = key_and_holder(message, now_ms)
+  holder_id = holder_id or key and takes[key]
+  if holder_id then
+    return holder_id
+  elseif only_looks then
+    if key then
+      takes[key] = message.id
+    end
     return 1
   end
-  local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
-  local payload = with_members(stored, start, ours)
-  local was_there = remove_kept(keys, name, function()
-    redis.call('LPUSH', ready, payload)
+  local ours = { deliveries = false, lost = false, due = now_ms, unknown = false }
+  local payload = with_members(stored, message.start, ours)
+  return remove_kept(keys, name, function()
+    becomes_ready(message, 'tail', payload, now_ms)
   end)
-  if was_there == 1 and record then
-    record.current = entry_at('r', step, clock_ms(), id)
-    write_record(record)
-  end
-  return was_there
 end
 
 -- Before anything is removed: what is taken out of one of them and not out of all could not be found again.

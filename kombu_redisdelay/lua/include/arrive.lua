@@ -32,6 +32,21 @@ local function expect_ready(message, where)
   end
 end
 
+-- The unique key of a message that nobody holds, nil if it has none, and the id of the message that has the
+-- key, nil if none has. Notes its own id.
+local function key_and_holder(message, now_ms)
+  local mode, id, key = unique_of(message.stored, message.start)
+  if not mode then
+    return nil
+  end
+  message.id = id
+  local record = read_record(message.queue.base, key, mode)
+  heal(record, now_ms, lists_of(message.queue))
+  identify(record)
+  local holder = record.running or record.current or record.next
+  return key, holder and holder.id
+end
+
 -- Its unique key comes with it. `state` and `member` are those of unique.lua.
 local function bring_key(message, state, member, now_ms)
   local queue = message.queue
