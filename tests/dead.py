@@ -6,7 +6,7 @@ import json
 from itertools import count
 from typing import Any
 
-from kombu_redisdelay.broker.keeping import Burial, burying
+from kombu_redisdelay.broker.keeping import Undeliverable, dead_lettering
 from kombu_redisdelay.broker.keys import QueueKeys
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.server.scripts import run_each
@@ -19,8 +19,8 @@ def bury(store: Store, queue: str, payload: str | bytes, reason: str) -> None:
     """Keep the message *payload* as a dead letter with one failure."""
     data = payload.encode() if isinstance(payload, str) else payload
     store.remember(queue)
-    burial = Burial(queue, f"t{next(_tags)}", reason, data, copy=b"0:" + data, failed_now=True)
-    run_each(store.server, [burying(store, 10_000, "nobody", burial, is_limited=False)])
+    message = Undeliverable(queue, f"t{next(_tags)}", reason, data, copy=b"0:" + data, failed_now=True)
+    run_each(store.server, [dead_lettering(store, 10_000, "nobody", message, is_limited=False)])
 
 
 def dead_letters(client: Any, keys: QueueKeys) -> list[bytes]:

@@ -14,7 +14,7 @@ from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.delivery import Acks, Delivery, Request, Tags, Taken
 from kombu_redisdelay.broker.failure import Failure, report_dropped, report_returned
 from kombu_redisdelay.broker.finished import Finishing
-from kombu_redisdelay.broker.keeping import Burial, burying, failing
+from kombu_redisdelay.broker.keeping import Undeliverable, dead_lettering, failing
 from kombu_redisdelay.broker.lease import Lease, Membership
 from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored
@@ -198,7 +198,9 @@ class Consumer:
         """
         stored = self.store.server.call("HGET", self.store.keys(queue).unacked(self.name), tag)
         payload = split_stored(stored or b"")[1]
-        [was_unacked] = checked(self._bury([Burial(queue, tag, reason, payload, failed_now=counts)]))
+        [was_unacked] = checked(
+            self._keep_dead([Undeliverable(queue, tag, reason, payload, failed_now=counts)])
+        )
         return bool(was_unacked)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
@@ -237,17 +239,17 @@ class Consumer:
         self._acks.wake(queues)
         return replies
 
-    def dead_letter(self, burials: Sequence[tuple[Delivery, str]]) -> list[Any]:
+    def dead_letter(self, messages: Sequence[tuple[Delivery, str]]) -> list[Any]:
         """Move messages that cannot be delivered to the dead letters of their queues, in one round trip. Each
         is a delivery and the reason. Returns for each message whether it was held, or a ``ResponseError`` if
         the server refused."""
-        return self._bury(
+        return self._keep_dead(
             [
-                Burial(
+                Undeliverable(
                     *(delivery.queue, delivery.tag, " ".join(reason.split()), delivery.payload),
                     copy=b"" if delivery.needs_ack else b"%d:%s" % (delivery.step, delivery.payload),
                 )
-                for delivery, reason in burials
+                for delivery, reason in messages
             ]
         )
 
@@ -317,20 +319,20 @@ class Consumer:
         self._failed.pop(tag, None)
         self._acks.forget(tag)
 
-    def _bury(self, burials: Sequence[Burial]) -> list[Any]:
+    def _keep_dead(self, messages: Sequence[Undeliverable]) -> list[Any]:
         """Returns for each whether it was held, or an error."""
-        self.store.remember(*dict.fromkeys(burial.queue for burial in burials))
+        self.store.remember(*dict.fromkeys(message.queue for message in messages))
         limit, calls = self._options.dead_letter_limit, []
-        for burial in burials:
-            self._settled(burial.tag)
-            is_limited = self._acks.is_limited(burial.queue)
-            calls.append(burying(self.store, limit, self.name, burial, is_limited))
+        for message in messages:
+            self._settled(message.tag)
+            is_limited = self._acks.is_limited(message.queue)
+            calls.append(dead_lettering(self.store, limit, self.name, message, is_limited))
         outcomes = try_each(self.store.server, calls)
-        for index, burial in enumerate(burials):
+        for index, message in enumerate(messages):
             if not isinstance(outcomes[index], ResponseError):
                 was_unacked, dropped = bool(outcomes[index]), max(0, outcomes[index] - 1)
-                metrics.dead_lettered(burial.queue, was_unacked)
-                report_dropped(self._options, burial.queue, dropped)
+                metrics.dead_lettered(message.queue, was_unacked)
+                report_dropped(self._options, message.queue, dropped)
                 outcomes[index] = was_unacked
         return outcomes
 

@@ -87,7 +87,7 @@ def failing(
     return KEEP.as_ack(store.server, queue, tag, used, args, is_once=bool(copy), told=told)
 
 
-class Burial(NamedTuple):
+class Undeliverable(NamedTuple):
     """A message that is to be a dead letter.
 
     Attributes:
@@ -105,18 +105,20 @@ class Burial(NamedTuple):
     failed_now: bool = False
 
 
-def burying(store: Store, limit: int, consumer: str, burial: Burial, is_limited: bool) -> ScriptCall:
+def dead_lettering(
+    store: Store, limit: int, consumer: str, message: Undeliverable, is_limited: bool
+) -> ScriptCall:
     """What keeps a message of *consumer* as a dead letter, one of *limit*. It returns 0 if the message was
     not held; else one more than how many older ones were dropped for it."""
-    keys = store.keys(burial.queue)
+    keys = store.keys(message.queue)
     args = KEEP.arguments(
-        tag=burial.tag,
-        id=id_or_digest(burial.payload),
-        group=kind_of_reason(burial.reason),
-        details=_details(burial.reason),
-        copy=burial.copy,
-        failed_now=int(burial.failed_now),
-        is_limited=int(is_limited and not burial.copy),
+        tag=message.tag,
+        id=id_or_digest(message.payload),
+        group=kind_of_reason(message.reason),
+        details=_details(message.reason),
+        copy=message.copy,
+        failed_now=int(message.failed_now),
+        is_limited=int(is_limited and not message.copy),
         count=limit,
         age_ms="",
         bytes="",

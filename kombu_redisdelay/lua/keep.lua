@@ -70,7 +70,7 @@ if is_dead then
   leaves()
   over.kind = group
   note(KEYS[2], 'dead', 1)
-  return 1 + bury(keys, over, count)
+  return 1 + add_dead_letter(keys, over, count)
 end
 
 over.group, over.is_copy = group, copy ~= ''

@@ -42,7 +42,7 @@ local function make_dead(id, stored)
   local message = scheduled_message(queue, id, stored)
   leave(message)
   dropped = dropped
-    + bury(keys, {
+    + add_dead_letter(keys, {
       -- Without what tells duplicates apart.
       id = string.match(id, '^[^' .. DUPLICATE .. ']*'),
       tag = '-',

@@ -290,7 +290,7 @@ local MOST_TRIMMED = 100
 -- Adds a dead letter, as the publisher wrote it: `over` has also `kind`, that of the reason, and no group.
 -- Returns how many older ones were dropped for it, so that no more than `limit` are kept. expect_to_keep()
 -- comes before.
-local function bury(keys, over, limit)
+local function add_dead_letter(keys, over, limit)
   over.group = task_in(over.stored) .. ' ' .. over.kind
   over.stored = with_members(over.stored, 1, { deliveries = false, lost = false, unknown = false })
   local outcome, why = keep(keys, over)

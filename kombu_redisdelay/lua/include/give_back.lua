@@ -89,7 +89,7 @@ local function give_back(tag, id, how, queue, done)
     leave(message)
     done.dead = done.dead + 1
     done.dropped = done.dropped
-      + bury(keys, {
+      + add_dead_letter(keys, {
         id = id,
         tag = tag,
         failures = count,
