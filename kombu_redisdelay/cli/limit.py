@@ -42,7 +42,7 @@ _NONE = {kind.name: None for kind in LIMIT_KINDS}
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each limit."""
     for each in reversed(LIMIT_FIELDS):
-        command = click.option(f"--{each.name}", type=LimitType(), default=UNCHANGED, help=each.help)(command)
+        command = click.option(each.option, type=LimitType(), default=UNCHANGED, help=each.help)(command)
     return command
 
 
@@ -74,7 +74,7 @@ def command(
         raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
     if not clear and not changes:
         raise click.UsageError(
-            f"Give a limit ({', '.join(f'--{each.name}' for each in LIMIT_FIELDS)}), or --clear. "
+            f"Give a limit ({', '.join(each.option for each in LIMIT_FIELDS)}), or --clear. "
             "`stats` shows the limits of a queue and of each key, and `keys` those of one key."
         )
     if per_key and keys:

@@ -64,7 +64,7 @@ class LimitField:
     """What a person fills in for a limit.
 
     Attributes:
-        name: as it is in Python, on the command line, in JSON and in forms.
+        name: as it is in Python, in JSON and in forms.
         help: what it is, for the help of the command line.
         label: what stands before it in a form.
         placeholder: what stands in it while it is empty.
@@ -76,6 +76,11 @@ class LimitField:
     label: str
     placeholder: str = ""
     is_number: bool = True
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
