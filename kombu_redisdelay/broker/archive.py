@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.keeping import move_older
 from kombu_redisdelay.broker.keys import DEAD, ArchiveKeys
 from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.message import split_stored
-from kombu_redisdelay.broker.paging import REQUEUE, Part, Row, find_all, id_bytes, read_pages, take_out
+from kombu_redisdelay.broker.paging import REMOVE, Part, Row, find_all, id_bytes, read_pages, take_out
 from kombu_redisdelay.broker.portions import finish, portions
 from kombu_redisdelay.broker.server.scripts import CLEAR
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
@@ -279,8 +279,8 @@ class Archive:
         renewed: Callable[[bytes], bytes] = bytes,
         stays: Callable[[Archived, str], object] = lambda task, holder: None,
     ) -> Iterator[Archived]:
-        """Do what *how* says, :data:`~kombu_redisdelay.broker.paging.REQUEUE` or ``REMOVE``, with *tasks* of
-        *queue*. Those that are requeued have 0 failures. Yields those that were still there.
+        """Do what *how* says, :data:`~kombu_redisdelay.broker.paging.REQUEUE`, ``REMOVE`` or ``FORESEE``,
+        with *tasks* of *queue*. Those that are requeued have 0 failures. Yields those that were still there.
 
         Arguments:
             renewed: makes of a message the one to requeue.
@@ -292,14 +292,14 @@ class Archive:
 
         def movable() -> Iterator[Archived]:
             for task in tasks:
-                if how == REQUEUE and not task.is_whole:
+                if how != REMOVE and not task.is_whole:
                     stays(task, "")
                 else:
                     yield task
 
         def of_each(task: Archived) -> tuple[Argument, ...]:
             step, payload = split_stored(task.stored)
-            again = b"%d:%b" % (step, renewed(payload)) if how == REQUEUE else b""
+            again = b"%d:%b" % (step, renewed(payload)) if how != REMOVE else b""
             return task.name, task.head, again
 
         parts = portions(movable(), _size, TASKS_PER_CALL, BYTES_PER_CALL)

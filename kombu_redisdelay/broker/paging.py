@@ -39,8 +39,8 @@ Keys = tuple[str, str, str]
 
 KeptT = TypeVar("KeptT")
 
-#: What is done with one that is taken out.
-REQUEUE, REMOVE = "requeue", "drop"
+#: What is done with one that is taken out. The last one only finds out what the first one would do.
+REQUEUE, REMOVE, FORESEE = "requeue", "drop", "foresee"
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,6 @@ end
 local state = fair_state(base)
 local is_to_move = state == 'off' or state and attended > 0
 return {
-  'moved', moved,
-  'missing', missing,
-  'late_us', late_us,
-  'next_due_us', next_due_us,
-  'consumers', attended,
-  'has_more', is_to_move and move_sorted(state) or 0,
+  'moved', moved, 'missing', missing, 'late_us', late_us, 'next_due_us', next_due_us,
+  'consumers', attended, 'has_more', is_to_move and move_sorted(state) or 0,
 }

@@ -4,7 +4,7 @@
 -- KEYS[1]  index of the state: failed, or dead:index
 -- KEYS[2]  ready list of step 0
 -- KEYS[3]  wake zset
--- ARGV[1]  "requeue", or "drop"
+-- ARGV[1]  "requeue"; "drop"; or "foresee": nothing is done, and what "requeue" would return is returned
 -- ARGV[2]  separator between a queue's name and a priority step
 -- ARGV[3+] for each: its name, its head as it was read, and the message to requeue, with its priority step
 --
@@ -14,47 +14,35 @@
 -- Keeps: the message is in exactly one place, or dropped.
 
 -- include: archive
+-- include: arrive
 -- include: history
--- include: unique
 
-local base, keys, is_requeued = base_of(KEYS[3]), archive_of(KEYS[1]), ARGV[1] == 'requeue'
-
-local function ready_list_of(step)
-  return ready_key(KEYS[2], ARGV[2], step)
-end
-
--- The record of a message's key, nil if it has none; the id of the message; and the message that holds the
--- key, nil if none does.
-local function key_and_holder(stored, start)
-  local mode, id, key = unique_of(stored, start)
-  if not mode then
-    return nil
-  end
-  local record = read_record(base, key, mode)
-  heal(record, clock_ms(), ready_list_of)
-  identify(record)
-  return record, id, record.running or record.current or record.next
-end
+local keys, now_ms = archive_of(KEYS[1]), clock_us() / 1000
+local only_looks, is_requeued = ARGV[1] == 'foresee', ARGV[1] ~= 'drop'
+local queue =
+  { base = base_of(KEYS[3]), ready = KEYS[2], wake = KEYS[3], separator = ARGV[2], expires_ms = 0 }
+-- Key -> id of the message that would take it.
+local takes = {}
 
 -- Returns as the script does. A large message is not cut out: each copy of 1 MiB takes a millisecond.
 local function requeue(name, stored)
-  local step, start = stored_step(stored), stored_start(stored)
-  local ready = ready_list_of(step)
-  expect_list(ready, 'LPUSH')
-  local record, id, holder = key_and_holder(stored, start)
-  if holder then
-    return holder.id
+  local message = other_message(queue, stored)
+  expect_ready(message, 'tail')
+  local key, holder_id = key_and_holder(message, now_ms)
+  holder_id = holder_id or key and takes[key]
+  if holder_id then
+    return holder_id
+  elseif only_looks then
+    if key then
+      takes[key] = message.id
+    end
+    return 1
   end
-  local ours = { deliveries = false, lost = false, due = clock_ms(), unknown = false }
-  local payload = with_members(stored, start, ours)
-  local was_there = remove_kept(keys, name, function()
-    redis.call('LPUSH', ready, payload)
+  local ours = { deliveries = false, lost = false, due = now_ms, unknown = false }
+  local payload = with_members(stored, message.start, ours)
+  return remove_kept(keys, name, function()
+    becomes_ready(message, 'tail', payload, now_ms)
   end)
-  if was_there == 1 and record then
-    record.current = entry_at('r', step, clock_ms(), id)
-    write_record(record)
-  end
-  return was_there
 end
 
 -- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
@@ -68,6 +56,9 @@ for i = 3, #ARGV, 3 do
   end
   requeued = requeued + (is_requeued and done == 1 and 1 or 0)
   reply[#reply + 1] = done
+end
+if only_looks then
+  return reply
 end
 if redis.call('ZCARD', keys.index) == 0 then
   unlink_rest(keys)

@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker import paging
-from kombu_redisdelay.broker.archive import TASKS_PER_CALL, Archive, Archived
+from kombu_redisdelay.broker.archive import Archive, Archived
 from kombu_redisdelay.broker.paging import IDS_PER_CALL
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unacked import having_unique_keys, living_holders
-from kombu_redisdelay.broker.unique import written
+from kombu_redisdelay.broker.unacked import having_unique_keys
 from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
@@ -207,13 +206,13 @@ def _foresee_moved(
             pass
 
 
-def _requeue(state: str) -> Some:
+def _requeue(state: str, how: str = paging.REQUEUE) -> Some:
     def some(
         store: Store, name: str, entries: Iterable[Entry], prepared: Any, stays: Stays
     ) -> Iterator[Entry]:
         # A dead letter is requeued as it is.
         renew = renewed if state == FAILED else bytes
-        take_out = partial(Archive(store, state).take_out, name, paging.REQUEUE, renewed=renew, stays=stays)
+        take_out = partial(Archive(store, state).take_out, name, how, renewed=renew, stays=stays)
         return _with_raw(take_out, entries)
 
     return some
@@ -239,25 +238,21 @@ def _foresee_kept(
 ) -> None:
     """Which of those that are kept will not be requeued. Of several with the same key, the first one takes
     it."""
-    takes: dict[tuple[str, str], str] = {}
+    # What one script has found out, the next one does not know.
+    takes: dict[tuple[str, str | None], str] = {}
 
-    def movable() -> Iterator[Entry]:
+    def special() -> Iterator[Entry]:
         for entry in filter(matches, ArchiveReader(state).read(store, look)):
             if not entry.raw.is_whole:
-                stays(entry.raw, None)
-            else:
+                yield entry
+            elif (entry.name, entry.content.unique) in takes:
+                stays(entry.raw, takes[entry.name, entry.content.unique])
+            elif entry.content.unique:
                 yield entry
 
-    keyed = (entry for entry in movable() if entry.content.unique)
-    for name, of_queue in groupby(keyed, attrgetter("name")):
-        while some := list(islice(of_queue, TASKS_PER_CALL)):
-            keys = [entry.content.unique or "" for entry in some]
-            found = living_holders(store, name, [*map(written, keys)])
-            for entry, key, holder in zip(some, keys, found, strict=True):
-                id = entry.content.id
-                holder_id = holder.id if holder else takes.setdefault((name, key), id)
-                if holder or holder_id is not id:
-                    stays(entry.raw, holder_id)
+    for name, of_queue in groupby(special(), attrgetter("name")):
+        for entry in _requeue(state, paging.FORESEE)(store, name, of_queue, prepared, stays):
+            takes[name, entry.content.unique] = entry.content.id
 
 
 def _clear(state: str) -> Callable[[Store, str], int | None]:

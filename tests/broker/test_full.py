@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.fair_keys import KeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
-from kombu_redisdelay.broker.keys import FAILED
+from kombu_redisdelay.broker.keeping import move_older
+from kombu_redisdelay.broker.keys import DEAD, FAILED
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.message import IGNORE, KEEP, REPLACE, Due
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE
+from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.schedule import Schedule, Withdrawal
 from tests.broker.database import REAL_SERVERS, ClusterDatabase, Database
 from tests.broker.database import database as open_database
@@ -224,6 +226,24 @@ def test_dead_letters_are_taken_out(rig: Rig, how: str, ready: int) -> None:
     rig.database.fill()
     assert take_out(rig.store, "q", how) == 1
     assert (len(rig.ready("q")), len(rig.dead("q"))) == (ready, 0)
+
+
+def test_dead_letters_of_an_older_release_stay_where_they_are_until_there_is_room(rig: Rig) -> None:
+    older = [f"170000000000{n} 1 0 rejected\n{payload(str(n))}" for n in range(3)]
+    rig.client.lpush(rig.store.keys("q").dead, *older)
+    rig.database.fill()
+    finish(move_older(rig.store, ["q"], refused=ResponseError))
+    assert (rig.older_dead("q"), rig.dead("q")) == (older, [])
+    # Who reads them is told, and they are counted, and can be cleared.
+    with pytest.raises(OutOfMemoryError):
+        take_out(rig.store, "q", REQUEUE)
+    assert Archive(rig.store, DEAD).counts(["q"]) == [3]
+    rig.database.relieve()
+    assert take_out(rig.store, "q", REMOVE, lambda letter: letter.id == "1") == 1
+    assert (rig.older_dead("q"), len(rig.dead("q"))) == ([], 2)
+    rig.client.lpush(rig.store.keys("q").dead, *older)
+    rig.database.fill()
+    assert Archive(rig.store, DEAD).clear("q") == 5
 
 
 def test_a_queue_is_paused_limited_and_resumed(rig: Rig) -> None:

@@ -81,10 +81,10 @@ def test_a_queue_that_expires_lives_on(rig: Rig) -> None:
     assert 0 < rig.client.pttl(keys.messages) <= HOUR
 
 
-@pytest.mark.parametrize("key", ["schedule", "messages", "dead"])
+@pytest.mark.parametrize("key", ["schedule", "messages", "dead:index"])
 def test_a_key_of_a_wrong_type_leaves_it_held(rig: Rig, key: str) -> None:
     rig.put("q", payload("a"))
-    consumer = rig.consumer(delivery_limit=1 if key == "dead" else 0)
+    consumer = rig.consumer(delivery_limit=1 if key == "dead:index" else 0)
     [a] = taken(consumer, "q")
     rig.client.delete(rig.key("q", key))
     rig.client.set(rig.key("q", key), "another program's")

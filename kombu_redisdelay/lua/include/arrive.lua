@@ -16,6 +16,13 @@ local function list_in(queue, step)
   return ready_key(queue.ready, queue.separator, step)
 end
 
+-- The same, for what looks for messages with unique keys.
+local function lists_of(queue)
+  return function(step)
+    return list_in(queue, step)
+  end
+end
+
 -- To the 'head' or the 'tail' of its ready list. To be called before it leaves.
 local function expect_ready(message, where)
   local queue, push = message.queue, where == 'head' and 'RPUSH' or 'LPUSH'
@@ -25,15 +32,23 @@ local function expect_ready(message, where)
   end
 end
 
+-- The unique key of a message that nobody holds, nil if it has none, and the id of the message that has the
+-- key, nil if none has. Notes its own id.
+local function key_and_holder(message, now_ms)
+  local queue = message.queue
+  local holder, id, key =
+    look_for_holder(queue.base, message.stored, message.start, now_ms, lists_of(queue))
+  message.id = id
+  return key, holder
+end
+
 -- Its unique key comes with it. `state` and `member` are those of unique.lua.
 local function bring_key(message, state, member, now_ms)
   local queue = message.queue
   if message.tag then
     keep_key(message.keyed, state, message.step, now_ms, member)
   else
-    hold_or_keep(queue.base, message.stored, state, now_ms, member, function(step)
-      return list_in(queue, step)
-    end)
+    hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
   end
 end
 
@@ -55,21 +70,15 @@ end
 
 -- Whether becomes_due() would return true.
 local function may_be_due(message, now_ms)
-  local queue = message.queue
-  local function list_of(step)
-    return list_in(queue, step)
-  end
-  local _, _, _, is_busy = look_at_key(queue.base, message.member, message.stored, now_ms, list_of)
+  local base, list_of = message.queue.base, lists_of(message.queue)
+  local _, _, _, is_busy = look_at_key(base, message.member, message.stored, now_ms, list_of)
   return not is_busy
 end
 
 -- A scheduled message goes to the tail of its ready list. If it has to wait for its unique key, it stays, is
 -- blocked, and this returns false.
 local function becomes_due(message, payload, now_ms)
-  local queue, step = message.queue, message.step
-  local function list_of(other)
-    return list_in(queue, other)
-  end
+  local queue, step, list_of = message.queue, message.step, lists_of(message.queue)
   if not may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of) then
     return false
   end

@@ -9,7 +9,6 @@
 -- message comes from there, and what read_features() finds out.
 
 -- include: duplicates
--- include: fair_remove
 -- include: fair_unacked
 -- include: unique_unacked
 
@@ -71,11 +70,6 @@ local function leave(message)
   if queue.counts_keys then
     release_key(queue.base, queue.unacked, message.tag)
   end
-end
-
--- To be called when `count` messages have left a list, by LREM.
-local function have_left(queue, list, count)
-  forget_sorted_in(queue.base, list, count)
 end
 
 -- It has left for good: it is over, or its own retry is there in its place. Returns how many bytes its key

@@ -318,6 +318,20 @@ local function forget_unique(base, stored, now_ms)
   return BYTES_OF_KEY
 end
 
+-- For a message that is in no list: the id of the one that holds its key, nil if none does; its own id; and
+-- its key. Nothing if it has none.
+local function look_for_holder(base, stored, start, now_ms, list_of)
+  local mode, id, key = unique_of(stored, start)
+  if not mode then
+    return nil
+  end
+  local record = read_record(base, key, mode)
+  heal(record, now_ms, list_of)
+  identify(record)
+  local holder = record.running or record.current or record.next
+  return holder and holder.id, id, key
+end
+
 -- To be called for a message that comes from a ready list or from another program, to the ready list of its
 -- step or to the schedule, under this name: `state` is as above, s only if it has not begun. It keeps its
 -- key, or takes it if nobody has it. If not, it is handed out as if it had none.
