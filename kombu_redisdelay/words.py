@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Protocol
 
 #: The longest text of an exception that is kept, in characters.
 LONGEST_FAILURE = 200
 
 #: Python may refuse to write larger numbers.
 _LARGE = 10**LONGEST_FAILURE
-
-
-class AnyLimits(Protocol):
-    """The limits of a queue, or of its keys."""
-
-    @property
-    def rate(self) -> str | None: ...
-    @property
-    def burst(self) -> int | None: ...
-    @property
-    def concurrency(self) -> int | None: ...
 
 
 def number_of(count: int, what: str = "message") -> str:
@@ -197,16 +185,6 @@ def with_object(verb: str, what: str) -> str:
     """A verb and what it is done to: "deliver now" and "3 messages" make "deliver 3 messages now"."""
     first, *rest = verb.split()
     return " ".join((first, what, *rest))
-
-
-def in_words(limits: AnyLimits) -> str:
-    """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
-    parts = []
-    if limits.rate is not None:
-        parts.append(f"{limits.rate}, burst {limits.burst:,}")
-    if limits.concurrency is not None:
-        parts.append(f"concurrency {limits.concurrency:,}")
-    return ", ".join(parts) or "no limits"
 
 
 def not_sorted(count: int) -> str:

@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.failure import (
     report_failed_dropped,
     report_not_kept,
 )
-from kombu_redisdelay.broker.keys import DEAD, FAILED
+from kombu_redisdelay.broker.keys import ARCHIVED, FAILED
 from kombu_redisdelay.broker.message import id_or_digest
 from kombu_redisdelay.broker.options import KeepFailed, Options
 from kombu_redisdelay.broker.portions import Chore, Doing, RoundTrips, Upkeep, next_page
@@ -134,7 +134,7 @@ def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[No
     """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and what is left of
     them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
     failed tasks, these stay: others may keep some."""
-    states = (FAILED, DEAD) if options.kept_failed else (DEAD,)
+    states = [state for state in ARCHIVED if state != FAILED or options.kept_failed]
     every = [(queue, state) for queue in queues for state in states]
     looks = (("EXISTS", *store.keys(queue).archive(state)) for queue, state in every)
     #: Where it goes on to look for those that are gone.
@@ -144,7 +144,7 @@ def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[No
         calls = [_trimming(store, options, *each, cursor) for each, cursor in left.items()]
         done = dict(zip(left, run_each(store.server, calls), strict=True))
         for (queue, state), (_, dropped, _) in done.items():
-            if state == DEAD:
+            if state != FAILED:
                 report_dropped(options, queue, dropped)
             elif options.kept_failed:
                 report_failed_dropped(queue, options.kept_failed, dropped)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 #: The states of messages that are over, and kept (:mod:`~kombu_redisdelay.broker.archive`).
-FAILED, DEAD = "failed", "dead"
+FAILED, DEAD = ARCHIVED = ("failed", "dead")
 
 #: The Redis types of the keys of a queue, by their names behind what all of them begin with.
 _TYPES: dict[str, str] = {}
@@ -137,9 +137,11 @@ class QueueKeys:
         return tuple(self._base + name for name in _TYPES)
 
     def archive(self, state: str) -> ArchiveKeys:
-        """The keys of the messages in *state*, :data:`FAILED` or :data:`DEAD`."""
-        names = self.failed if state == FAILED else self.dead_index
-        return ArchiveKeys(names, *(f"{self._base}{state}:{name}" for name in ArchiveKeys._fields[1:]))
+        """The keys of the messages in *state*, one of :data:`ARCHIVED`."""
+        # That of failed tasks is older, and has no name behind it.
+        index = state if state == FAILED else f"{state}:index"
+        names = (f"{state}:{name}" for name in ArchiveKeys._fields[1:])
+        return ArchiveKeys(*(self._base + name for name in (index, *names)))
 
     def unused(self, becomes: str) -> list[str]:
         """Those of which this becomes when nobody uses the queue: :data:`STAYS` or :data:`GOES`."""

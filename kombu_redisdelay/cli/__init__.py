@@ -6,6 +6,7 @@ own commands. So this package imports nothing slow until one of our commands is 
 
 from __future__ import annotations
 
+from kombu_redisdelay.broker.keys import ARCHIVED
 from kombu_redisdelay.cli.group import LazyGroup
 
 delayed = LazyGroup(
@@ -19,7 +20,7 @@ delayed = LazyGroup(
     others="change",
     others_after="show",
     hints={
-        **{state: f"`list --state {state}`, `show`, `requeue` and `remove`" for state in ("failed", "dead")},
+        **{state: f"`list --state {state}`, `show`, `requeue` and `remove`" for state in ARCHIVED},
         "purge": "`cancel --all`",
         "move": "`reschedule`",
         "queues": "`stats`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -18,8 +19,7 @@ from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.doctor.limits import check_early_acks
 from kombu_redisdelay.operations.fair import KeyLimits
-from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits
-from kombu_redisdelay.words import in_words
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS, LIMIT_KINDS, UNCHANGED, QueueLimits, in_words
 
 
 class LimitType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -35,25 +35,22 @@ class LimitType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return int(value) if value.isascii() and value.isdecimal() else value
 
 
-#: Limit -> the help of its option.
-_HELP = {
-    "rate": "Messages in a time: 10/s or just 10, 100/m or 1000/h; or none.",
-    "burst": "Messages at once, after a while without any. By default what the rate allows in a second.",
-    "concurrency": "How many messages may be unacked; or none.",
-}
-
-
 #: What --clear changes.
-_NONE = {"rate": None, "concurrency": None}
+_NONE = {kind.name: None for kind in LIMIT_KINDS}
+
+
+def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each limit."""
+    for each in reversed(LIMIT_FIELDS):
+        command = click.option(each.option, type=LimitType(), default=UNCHANGED, help=each.help)(command)
+    return command
 
 
 @click.command("limit")
 @queues_option
 @click.option("--per-key", is_flag=True, help="Limit each key of a fair queue by itself.")
 @keys_option
-@click.option("--rate", type=LimitType(), default=UNCHANGED, help=_HELP["rate"])
-@click.option("--burst", type=LimitType(), default=UNCHANGED, help=_HELP["burst"])
-@click.option("--concurrency", type=LimitType(), default=UNCHANGED, help=_HELP["concurrency"])
+@_limit_options
 @click.option("--clear", is_flag=True, help="End all these limits: of the queue, of each key, or of the key.")
 @force_option
 @json_option
@@ -77,7 +74,7 @@ def command(
         raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
     if not clear and not changes:
         raise click.UsageError(
-            f"Give a limit ({', '.join(f'--{name}' for name in _HELP)}), or --clear. "
+            f"Give a limit ({', '.join(each.option for each in LIMIT_FIELDS)}), or --clear. "
             "`stats` shows the limits of a queue and of each key, and `keys` those of one key."
         )
     if per_key and keys:

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from kombu_redisdelay.operations.doctor.finding import Finding
 from kombu_redisdelay.operations.fair import KeyLimits
-from kombu_redisdelay.operations.limits import QueueLimits
+from kombu_redisdelay.operations.limits import QueueLimits, in_words
 from kombu_redisdelay.operations.stats import QueueStats
-from kombu_redisdelay.words import in_words, not_sorted, number_of, sentence, span
+from kombu_redisdelay.words import not_sorted, number_of, sentence, span
 
 
 def remarks(queue: str, limits: QueueLimits, now: datetime) -> Iterator[str]:

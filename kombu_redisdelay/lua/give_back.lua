@@ -76,19 +76,26 @@ local queue = {
   delay_ms = tonumber(delay_ms),
 }
 read_features(queue)
-local most = most_given_back(queue, tonumber(count))
-local looked_at, bytes, lost, done = 0, 0, {}, nothing_given_back()
-for i = #ARGV - 2 * count + 1, #ARGV, 2 do
-  if bytes >= byte_limit or looked_at >= most then
-    break
+local lost, done = {}, nothing_given_back()
+
+-- Returns how many messages it looked at. A function, because Lua allows only so many locals in one.
+local function give_back_some()
+  local most, looked_at, bytes = most_given_back(queue, tonumber(count)), 0, 0
+  for i = #ARGV - 2 * count + 1, #ARGV, 2 do
+    if bytes >= byte_limit or looked_at >= most then
+      break
+    end
+    looked_at = looked_at + 1
+    local stored, where, key_bytes = give_back(ARGV[i], ARGV[i + 1], how, queue, done)
+    bytes = bytes + (stored and #stored or 0) + (key_bytes or 0)
+    if where and where ~= 'dead' and how == 'lost' then
+      add_brief(lost, stored)
+    end
   end
-  looked_at = looked_at + 1
-  local stored, where, key_bytes = give_back(ARGV[i], ARGV[i + 1], how, queue, done)
-  bytes = bytes + (stored and #stored or 0) + (key_bytes or 0)
-  if where and where ~= 'dead' and how == 'lost' then
-    add_brief(lost, stored)
-  end
+  return looked_at
 end
+
+local looked_at = give_back_some()
 tell_of_given_back(how, queue, done)
 local is_done = 0
 if consumer ~= '' and redis.call('EXISTS', KEYS[1]) == 0 then

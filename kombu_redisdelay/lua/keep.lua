@@ -40,7 +40,7 @@ local
 local LARGEST_KEPT = 1024 * 1024
 
 local base, keys = base_of(KEYS[2]), archive_of(KEYS[3])
-local is_dead = KEYS[3] == base .. 'dead:index'
+local is_failed = KEYS[3] == base .. 'failed'
 local queue = { base = base, unacked = KEYS[1], counts_keys = counts_keys(base) }
 local message = copy == '' and unacked_message(queue, tag) or copy ~= '' and copied(queue, copy)
 if not message then
@@ -65,7 +65,7 @@ local function leaves()
   end
 end
 
-if is_dead then
+if not is_failed then
   expect_to_keep(keys)
   leaves()
   over.kind = group

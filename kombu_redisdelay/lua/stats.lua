@@ -7,18 +7,18 @@
 -- KEYS[4]  limits (hash `control`)
 -- KEYS[5]  unknown
 -- KEYS[6]  dead, the list where an older release keeps dead letters
--- KEYS[7]  dead:index
--- KEYS[8+] ready lists of all steps
+-- KEYS[7+] index of each state in the archive (include/archive.lua); then ready lists of all steps
 -- ARGV[1]  beginning of the keys of unacked hashes; the name of the consumer follows
+-- ARGV[2+] names of the states in the archive
 --
 -- Returns  for each number its name, and then the number:
---   ready, scheduled, overdue, unacked, dead    messages
+--   ready, scheduled, overdue, unacked    messages, and those in each state of the archive
 --   blocked          scheduled messages that wait for their keys (include/unique.lua)
 --   consumers, consumers_lost             with a lease; and whose lease has ended, and that hold messages
 --   due_ms           when the first scheduled message is due, as text, ms since the epoch (nil: none)
 --   late_us          for how long it has been due, microseconds (0: it is not due yet)
 --   now_us           the server's clock, microseconds
---   failed, returned, finished            tasks that have failed, those of them that have returned; lines
+--   returned, finished                    tasks among the failed ones that have returned; lines
 --   dropped, replaced                     messages, since the history of the queue began
 -- and these, each 1 or 0
 --   is_paused        the queue is paused
@@ -35,8 +35,9 @@ local now_ms = now_us / 1000
 local queue = { base = base_of(KEYS[4]), consumers = KEYS[2], needs_ack = true }
 read_limits({ queue }, now_us)
 
+local states = { unpack(ARGV, 2) }
 local ready = sorted_in(queue.base)
-for i = 8, #KEYS do
+for i = 7 + #states, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end
 
@@ -62,7 +63,9 @@ local function tell(name, value)
   reply[#reply + 1], reply[#reply + 2] = name, value
 end
 
-tell('dead', redis.call('LLEN', KEYS[6]) + redis.call('ZCARD', KEYS[7]))
+for i, state in ipairs(states) do
+  tell(state, redis.call('ZCARD', KEYS[6 + i]) + (state == 'dead' and redis.call('LLEN', KEYS[6]) or 0))
+end
 tell('ready', ready)
 tell('scheduled', redis.call('ZCARD', KEYS[1]))
 tell('overdue', redis.call('ZCOUNT', KEYS[1], '-inf', now_ms))
@@ -73,7 +76,6 @@ tell('consumers_lost', lost)
 tell('due_ms', due_ms or false)
 tell('late_us', due_ms and math.max(0, now_us - due_ms * 1000) or 0)
 tell('now_us', now_us)
-tell('failed', redis.call('ZCARD', queue.base .. 'failed'))
 tell('returned', redis.call('ZCARD', queue.base .. 'failed:returned'))
 tell('finished', redis.call('LLEN', queue.base .. 'finished'))
 tell('dropped', number_in(conflicts[1]) or 0)

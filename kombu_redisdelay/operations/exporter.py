@@ -16,6 +16,7 @@ from kombu_redisdelay.operations.fairness import Fairness
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
 from kombu_redisdelay.operations.kept import Kept
 from kombu_redisdelay.operations.key_figures import KeyFigures, key_figures
+from kombu_redisdelay.operations.limits import LIMIT_KINDS, LimitKind
 from kombu_redisdelay.operations.queue_bytes import queue_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
@@ -28,6 +29,11 @@ logger = logging.getLogger(__name__)
 #: them. They are read of so many queues, those with the most messages.
 BYTES_FOR, TIMES_AS_LONG = 60.0, 100.0
 MOST_QUEUES = 500
+
+
+def _limit(kind: LimitKind) -> Callable[[QueueStats], float]:
+    return lambda queue: kind.value(queue.limits) or 0
+
 
 #: Name of a metric -> its description, and how to get its value from the stats of a queue.
 _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
@@ -45,14 +51,7 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float | None]]] = {
         lambda q: q.lateness,
     ),
     "redisdelay_queue_paused": ("1 if the queue is paused.", lambda q: q.limits.is_paused),
-    "redisdelay_queue_concurrency_limit": (
-        "How many messages all workers may hold together, 0 for any number.",
-        lambda q: q.limits.concurrency or 0,
-    ),
-    "redisdelay_queue_rate_limit_per_second": (
-        "How many messages all workers may take in a second, 0 for any number.",
-        lambda q: q.limits.per_second or 0,
-    ),
+    **{kind.metric: (kind.documentation, _limit(kind)) for kind in LIMIT_KINDS},
     "redisdelay_queue_bound_messages": (
         "How many messages may wait before new work is refused. Missing for any number.",
         lambda q: q.bound,

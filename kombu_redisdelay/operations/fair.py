@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.limits import FairQueues, Limits
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, rates, shares
+from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, kinds_set, rates, shares
 from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.public import public
 
@@ -48,7 +48,7 @@ class KeyLimits:
 
     @property
     def is_limited(self) -> bool:
-        return self.rate is not None or self.concurrency is not None
+        return bool(kinds_set(self))
 
 
 #: Those of a key that has none of its own.

@@ -10,8 +10,9 @@ from typing import Any
 from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.key_stats import KeyStats
+from kombu_redisdelay.operations.limits import in_words
 from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
-from kombu_redisdelay.words import in_words, span
+from kombu_redisdelay.words import span
 
 #: What a column shows: the key, a number, for how long it has been so, the limits that a key has for itself,
 #: or why its messages wait.

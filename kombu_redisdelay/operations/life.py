@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.message import REQUEUED_HEADER, eta_ms, from_ms, to_ms
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, STATES, UNACKED
+from kombu_redisdelay.operations.states import ARCHIVED, FAILED, FINISHED, STATES, UNACKED
 from kombu_redisdelay.words import LOST, number_of, span
 
 #: Two times that are so near are one.
@@ -106,7 +106,7 @@ def _failed(message: MessageInfo) -> Iterator[Event]:
         yield Event("failed", message.since, f"with {message.error}{tries}")
 
 
-def _dead(message: MessageInfo) -> Iterator[Event]:
+def _given_up(message: MessageInfo) -> Iterator[Event]:
     yield Event("given up", message.since, message.reason)
 
 
@@ -126,7 +126,7 @@ def _finished(message: MessageInfo) -> Iterator[Event]:
 #: Name of a state -> the events that have brought a message there.
 _OF_STATE: dict[str, Callable[[MessageInfo], Iterator[Event]]] = {
     UNACKED: _unacked,
+    **dict.fromkeys(ARCHIVED, _given_up),
     FAILED: _failed,
-    DEAD: _dead,
     FINISHED: _finished,
 }

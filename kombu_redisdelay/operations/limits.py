@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.public import public
-from kombu_redisdelay.words import AnyLimits
+from kombu_redisdelay.words import number_of
 
 
 @public
@@ -45,7 +45,130 @@ class QueueLimits:
 
     @property
     def is_limited(self) -> bool:
-        return self.rate is not None or self.concurrency is not None
+        return bool(kinds_set(self))
+
+
+class AnyLimits(Protocol):
+    """The limits of a queue, or of its keys."""
+
+    @property
+    def rate(self) -> str | None: ...
+    @property
+    def burst(self) -> int | None: ...
+    @property
+    def concurrency(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LimitField:
+    """What a person fills in for a limit.
+
+    Attributes:
+        name: as it is in Python, in JSON and in forms.
+        help: what it is, for the help of the command line.
+        label: what stands before it in a form.
+        placeholder: what stands in it while it is empty.
+        is_number: whether it is a whole number.
+    """
+
+    name: str
+    help: str
+    label: str
+    placeholder: str = ""
+    is_number: bool = True
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKind:
+    """A kind of limit. Command line, page, exporter and the reasons why a message waits read these rows.
+
+    Attributes:
+        fields: what it is made of. It is there if the first one is, and ends with that.
+        said: a limit of this kind, in a list of several.
+        heading, shown: what stands above it on the page of a queue, and what it is there.
+        keeps: a sentence that says that it keeps messages of a queue waiting, by how many are unacked;
+            empty if it does not.
+        metric, documentation, value: the gauge of the exporter.
+    """
+
+    fields: tuple[LimitField, ...]
+    said: Callable[[AnyLimits], str]
+    heading: str
+    shown: Callable[[AnyLimits], str]
+    keeps: Callable[[QueueLimits, int], str]
+    metric: str
+    documentation: str
+    value: Callable[[QueueLimits], float | None]
+
+    @property
+    def name(self) -> str:
+        return self.fields[0].name
+
+    def is_set(self, limits: AnyLimits) -> bool:
+        return getattr(limits, self.name) is not None
+
+
+def _keeps_by_concurrency(limits: QueueLimits, unacked: int) -> str:
+    if limits.concurrency is None or unacked < limits.concurrency:
+        return ""
+    return f"Workers hold {number_of(unacked)} of the queue, and its limit is {limits.concurrency}."
+
+
+#: All kinds, in the order in which they are told.
+LIMIT_KINDS = (
+    LimitKind(
+        (
+            LimitField(
+                "rate",
+                "Messages in a time: 10/s or just 10, 100/m or 1000/h; or none.",
+                "Rate",
+                "10/s, 100/m or 1000/h",
+                is_number=False,
+            ),
+            LimitField(
+                "burst",
+                "Messages at once, after a while without any. By default what the rate allows in a second.",
+                "Burst",
+                "at once",
+            ),
+        ),
+        said=lambda limits: f"{limits.rate}, burst {limits.burst:,}",
+        heading="Rate of all workers together",
+        shown=lambda limits: f"{limits.rate}, {limits.burst:,} at once",
+        keeps=lambda limits, unacked: f"Workers take no more than {limits.rate} from the queue together.",
+        metric="redisdelay_queue_rate_limit_per_second",
+        documentation="How many messages all workers may take in a second, 0 for any number.",
+        value=lambda limits: limits.per_second,
+    ),
+    LimitKind(
+        (LimitField("concurrency", "How many messages may be unacked; or none.", "Unacked at most"),),
+        said=lambda limits: f"concurrency {limits.concurrency:,}",
+        heading="Unacked by all workers together at most",
+        shown=lambda limits: f"{limits.concurrency:,}",
+        keeps=_keeps_by_concurrency,
+        metric="redisdelay_queue_concurrency_limit",
+        documentation="How many messages all workers may hold together, 0 for any number.",
+        value=lambda limits: limits.concurrency,
+    ),
+)
+
+#: What a person fills in for all of them.
+LIMIT_FIELDS = tuple(field for kind in LIMIT_KINDS for field in kind.fields)
+
+
+def kinds_set(limits: AnyLimits) -> list[LimitKind]:
+    """The kinds of which there is a limit."""
+    return [kind for kind in LIMIT_KINDS if kind.is_set(limits)]
+
+
+def in_words(limits: AnyLimits) -> str:
+    """Such as ``100/m, burst 10, concurrency 20``, or ``no limits``."""
+    return ", ".join(kind.said(limits) for kind in kinds_set(limits)) or "no limits"
 
 
 class Unchanged(Enum):

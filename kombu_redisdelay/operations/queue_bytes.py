@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.wire import Command, Packer, answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.sample import HASH, LIST, Source
-from kombu_redisdelay.operations.states import DEAD, FAILED, FINISHED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import ARCHIVED, DEAD, FINISHED, READY, SCHEDULED, UNACKED
 
 #: Queues that are looked at in one round trip.
 QUEUES_PER_CALL = 50
@@ -105,7 +105,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         [
             *((READY, LIST, key) for key in store.ready_keys(name)),
             (SCHEDULED, HASH, its.messages),
-            *((state, HASH, its.archive(state).messages) for state in (FAILED, DEAD)),
+            *((state, HASH, its.archive(state).messages) for state in ARCHIVED),
             # Those of an older release.
             (DEAD, LIST, its.dead),
             *((UNACKED, HASH, its.unacked(member.decode(errors="replace"))) for member in members),
@@ -121,7 +121,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         sources: dict[str, list[Source]] = {}
         for (state, kind, key), length in zip(asked, islice(replies, len(asked)), strict=True):
             if length:
-                is_kept = state in (FAILED, DEAD) and kind == HASH
+                is_kept = state in ARCHIVED and kind == HASH
                 heads = its.archive(state).heads if is_kept else ""
                 sources.setdefault(state, []).append(Source(kind, key, length, heads))
         counts = {state: sum(each.length for each in some) for state, some in sources.items()}
@@ -137,7 +137,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
             sources.setdefault(READY, []).extend(greatest)
         index = {
             SCHEDULED: (its.schedule, its.duplicates, its.unknown),
-            **{state: _beside(its.archive(state)) for state in (FAILED, DEAD)},
+            **{state: _beside(its.archive(state)) for state in ARCHIVED},
             UNACKED: (its.unacked_keys,),
         }
         for state, some in sources.items():

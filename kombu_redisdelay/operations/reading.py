@@ -14,7 +14,7 @@ from kombu_redisdelay.operations.found import Found, without_repetitions
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import DEAD, FAILED, State
+from kombu_redisdelay.operations.states import ARCHIVED, State
 from kombu_redisdelay.public import public
 
 #: Messages on a page.
@@ -162,7 +162,7 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
     of_state: dict[str, Any] = {"failures": content.failures, **entry.known}
     moment = None if entry.moment_ms is None else from_ms(entry.moment_ms)
     # No worker looks at those that are kept.
-    expires = None if state.name in (FAILED, DEAD) else expires_ms(content.headers)
+    expires = None if state.name in ARCHIVED else expires_ms(content.headers)
     of_state["due" if state.is_ahead else "since"] = moment
     return MessageInfo(
         id=content.id,

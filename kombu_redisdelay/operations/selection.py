@@ -17,7 +17,7 @@ from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.filters import FILTERS, NOT_RETURNED, Filter
 from kombu_redisdelay.operations.patterns import check_pattern
 from kombu_redisdelay.operations.readers import Entry, Look, Span
-from kombu_redisdelay.operations.states import DEAD, FAILED, STATES, State
+from kombu_redisdelay.operations.states import ARCHIVED, STATES, State
 from kombu_redisdelay.operations.typed_times import ago, from_now, parse_time
 from kombu_redisdelay.public import public
 
@@ -184,7 +184,7 @@ class Selection:
             if each.is_contained and "[" not in value:
                 texts = [value]
         is_key = None if self.key is None else partial(fits_key, pattern=self.key)
-        is_brief = state.name in (FAILED, DEAD) and any(each.of_failed for each, _ in self.filters)
+        is_brief = state.name in ARCHIVED and any(each.of_failed for each, _ in self.filters)
         of_failed = self._of_failed if is_brief else None
         return Look(
             names,

@@ -15,6 +15,9 @@ from kombu_redisdelay.words import number_of
 SCHEDULED, READY, UNACKED = "scheduled", "ready", "unacked"
 FAILED, DEAD, FINISHED = keys.FAILED, keys.DEAD, "finished"
 
+#: Those of messages that are over, and in the archive.
+ARCHIVED = keys.ARCHIVED
+
 
 @dataclass(frozen=True, slots=True)
 class State:

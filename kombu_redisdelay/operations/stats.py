@@ -12,6 +12,7 @@ from typing import TypeVar
 from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker import members
+from kombu_redisdelay.broker.keys import ARCHIVED
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.scripts import STATS, ScriptCall, named, run_each
@@ -114,7 +115,8 @@ class QueueStats:
     @property
     def messages(self) -> int:
         """Number of messages in all states."""
-        return self.ready + self.scheduled + self.unacked + self.failed + self.returned + self.dead
+        is_over: int = self.returned + sum(getattr(self, state) for state in ARCHIVED)
+        return self.ready + self.scheduled + self.unacked + is_over
 
 
 def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
@@ -212,10 +214,10 @@ def _call(store: Store, queue: str) -> ScriptCall:
         STATS,
         (
             *(keys.schedule, keys.consumers, keys.wake, keys.limits, keys.unknown),
-            *(keys.dead, keys.dead_index),
+            *(keys.dead, *(keys.archive(state).names for state in ARCHIVED)),
             *store.ready_keys(queue),
         ),
-        (keys.unacked(""),),
+        (keys.unacked(""), *ARCHIVED),
     )
 
 
@@ -244,11 +246,10 @@ def _together(one: QueueStats, other: QueueStats) -> QueueStats:
         blocked=one.blocked + other.blocked,
         dropped=one.dropped + other.dropped,
         replaced=one.replaced + other.replaced,
-        failed=one.failed + other.failed,
+        **{state: getattr(one, state) + getattr(other, state) for state in ARCHIVED},
         returned=one.returned + other.returned,
         finished=one.finished + other.finished,
         unacked=one.unacked + other.unacked,
-        dead=one.dead + other.dead,
         consumers=max(one.consumers, other.consumers),
         consumers_lost=max(one.consumers_lost, other.consumers_lost),
         next_due=min(due, default=None),

@@ -24,7 +24,7 @@ from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
 from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
 from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
-from kombu_redisdelay.operations.states import DEAD, FAILED, READY, SCHEDULED, UNACKED
+from kombu_redisdelay.operations.states import ARCHIVED, FAILED, READY, SCHEDULED, UNACKED
 from kombu_redisdelay.words import ACKED_EARLY
 
 #: Called with a message that stays as it is because another one holds its unique key, and with the id of that
@@ -341,6 +341,10 @@ REQUEUE = Verb(
     "requeueing",
     "Put failed tasks, or dead letters, back into their queues. They count as if they had never failed.",
     {
+        **{
+            state: How(_requeue(state), spans=_until, foresee=partial(_foresee_kept, state))
+            for state in ARCHIVED
+        },
         FAILED: How(
             _requeue(FAILED),
             spans=_until,
@@ -348,7 +352,6 @@ REQUEUE = Verb(
             leaves_chord=may_be_in_chord,
             runs_again=lambda entry: bool(entry.known["returned"]),
         ),
-        DEAD: How(_requeue(DEAD), spans=_until, foresee=partial(_foresee_kept, DEAD)),
     },
     asks=("rate",),
     prepare=lambda store: store.now_ms(),
@@ -363,7 +366,7 @@ REMOVE = Verb(
     "removed",
     "removing",
     "Remove failed tasks, or dead letters, for good.",
-    {state: How(_remove(state), every=_clear(state)) for state in (FAILED, DEAD)},
+    {state: How(_remove(state), every=_clear(state)) for state in ARCHIVED},
     removes=True,
     needs_state=True,
 )

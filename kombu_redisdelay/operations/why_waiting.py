@@ -11,11 +11,12 @@ from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.fair import limits_of_state, shown_key
+from kombu_redisdelay.operations.limits import in_words, kinds_set
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PAUSED, PREFETCH, UNKNOWN
 from kombu_redisdelay.operations.states import READY, SCHEDULED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.words import in_words, number_of
+from kombu_redisdelay.words import number_of
 
 #: Said of a message that will not run.
 EXPIRED = "It has expired: a worker will discard it."
@@ -81,10 +82,9 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
             "back when another worker of the queue runs."
         )
         return
-    if limits.concurrency is not None and stats.unacked >= limits.concurrency:
-        yield f"Workers hold {number_of(stats.unacked)} of the queue, and its limit is {limits.concurrency}."
-    if limits.rate is not None:
-        yield f"Workers take no more than {limits.rate} from the queue together."
+    # As in REASONS: what workers hold comes before how fast they take.
+    each = (kind.keeps(limits, stats.unacked) for kind in reversed(kinds_set(limits)))
+    yield from filter(None, each)
     if is_known:
         return
     if stats.reason == KEY_LIMITS:

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.fair import checked_key
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.choice import quoted
@@ -40,7 +41,7 @@ from kombu_redisdelay.words import sentence, with_object
 logger = logging.getLogger(__name__)
 
 #: Fields that a person fills in.
-_ASKED = ("time", "rate", "burst", "concurrency")
+_ASKED = ("time", *(each.name for each in LIMIT_FIELDS))
 
 #: A cookie has room for 4096 bytes, and a character may take 12 of them.
 _LONGEST_NOTE = 300
@@ -202,6 +203,7 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         states=STATES,
         expected=expected,
         newcomers=NEWCOMERS,
+        limit_fields=LIMIT_FIELDS,
         subject=subject,
         keys=list(map(named, form.selected)) if action.about == KEYS else [],
         form=form,

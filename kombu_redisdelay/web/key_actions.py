@@ -7,12 +7,13 @@ from typing import Any
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.operations import fair
+from kombu_redisdelay.operations.limits import in_words
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.queue_actions import as_fields, filled_in
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
-from kombu_redisdelay.words import in_words, made, will_run
+from kombu_redisdelay.words import made, will_run
 
 
 def named(key: Selected) -> str:

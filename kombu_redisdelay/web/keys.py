@@ -13,6 +13,7 @@ from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
+from kombu_redisdelay.operations.limits import in_words
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.web.actions import actions
@@ -20,7 +21,6 @@ from kombu_redisdelay.web.choice import Choice, well_formed
 from kombu_redisdelay.web.form import KEY as KEY_FIELD
 from kombu_redisdelay.web.site import fields_of, render, site_of
 from kombu_redisdelay.web.sorting import Column, Sorting
-from kombu_redisdelay.words import in_words
 
 #: Keys that are shown.
 MOST_SHOWN = 100

@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from kombu_redisdelay.operations.doctor import Finding, Level
 from kombu_redisdelay.operations.history import Counts, queue_history
 from kombu_redisdelay.operations.kept import Read
+from kombu_redisdelay.operations.limits import kinds_set
 from kombu_redisdelay.operations.memory_words import kind_of, number_of_messages, of_redis, remarks
 from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, QueueColumn
 from kombu_redisdelay.operations.queue_reasons import unknown_tasks
@@ -124,6 +125,7 @@ def queue(request: Request) -> Response:
         choice=Choice(queue=name),
         actions=actions(),
         is_known=site.is_known(name),
+        kinds_set=kinds_set,
         coming=coming(timeline(store, [name])),
         minutes=happened(history.minutes, delivered, now, MINUTE, HOUR),
         hours=happened(history.hours, delivered, now, HOUR, WEEK),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu_redisdelay.operations.limits import set_burst
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS, AnyLimits, set_burst
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import READY, STATES
 from kombu_redisdelay.web.form import Form
 from kombu_redisdelay.web.questions import name_of
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
-from kombu_redisdelay.words import AnyLimits
 
 
 def ask_pause(site: Site, form: Form) -> str:
@@ -56,9 +55,10 @@ def filled_in(form: Form) -> dict[str, Any]:
         ValueError: one is no whole number.
     """
     return {
-        "rate": form.text("rate") or None,
-        "burst": _whole("Burst", form.text("burst")),
-        "concurrency": _whole("Concurrency", form.text("concurrency")),
+        each.name: _whole(each.name.capitalize(), form.text(each.name))
+        if each.is_number
+        else form.text(each.name) or None
+        for each in LIMIT_FIELDS
     }
 
 
@@ -68,8 +68,8 @@ def as_fields(limits: AnyLimits, partitions: int = 1) -> dict[str, str]:
     Arguments:
         partitions: how many share the burst.
     """
-    burst = set_burst(limits, partitions)
-    each = {"rate": limits.rate, "burst": burst, "concurrency": limits.concurrency}
+    each = {field.name: getattr(limits, field.name) for field in LIMIT_FIELDS}
+    each["burst"] = set_burst(limits, partitions)
     return {name: str(value) for name, value in each.items() if value is not None}
 
 

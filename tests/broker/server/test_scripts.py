@@ -22,6 +22,10 @@ pytestmark = pytest.mark.once
 #: A script with more ARGV than this has names for them: then a new one renumbers nothing.
 MOST_BY_NUMBER = 6
 
+#: How many more local names a script has room for. Lua allows 200 in a function, those of all includes are in
+#: one, and a server refuses a script with more.
+ROOM = 10
+
 LUA = Path(kombu_redisdelay.__file__).parent / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
 INCLUDE = re.compile(r"-- include: (\w+)")
@@ -52,6 +56,11 @@ def code(source: str) -> str:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 class TestScript:
+    def test_has_room_for_more_names(self, path: Path) -> None:
+        lua51 = pytest.importorskip("lupa.lua51")
+        more = "".join(f"local more_{number} = 0 " for number in range(ROOM))
+        lua51.LuaRuntime().compile(more + Script(path.stem).text)
+
     def test_includes_resolve(self, path: Path) -> None:
         assert "include:" not in Script(path.stem).text
 
