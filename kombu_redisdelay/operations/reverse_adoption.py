@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
 from kombu_redisdelay.broker.recovery import Holder, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
-from kombu_redisdelay.broker.server.scripts import run_each
+from kombu_redisdelay.broker.server.scripts import named, run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.operations.content import Content, with_eta
 from kombu_redisdelay.operations.mending import give_times, lost_times
@@ -121,8 +121,8 @@ class ReverseAdoption(Transfer):
         fair, before = FairQueues(self.store), done.sorted_in
         fair.switch_off([name])
         while fair.states([name]) == [OFF]:
-            [(moved, *_)] = run_each(self.store.server, [forwarding(self.store, name)])
-            done.scheduled += moved
+            [reply] = run_each(self.store.server, [forwarding(self.store, name)])
+            done.scheduled += named(reply).moved
             done.sorted_in = before + max(0, sorted_in - self._sorted_in(name))
             yield done
 
