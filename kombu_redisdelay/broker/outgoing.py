@@ -152,9 +152,10 @@ class Outgoing:
 
     @property
     def destination(self) -> tuple[str, str]:
-        """The exchange and the routing key that it was published to."""
-        info = self.properties["delivery_info"]
-        return info["exchange"], info["routing_key"]
+        """The exchange and the routing key that it was published to; empty if it does not say them, as one
+        that another program has made and that is put into a queue."""
+        info = self.properties.get("delivery_info") or {}
+        return info.get("exchange") or "", info.get("routing_key") or ""
 
     @property
     def partition_key(self) -> str:

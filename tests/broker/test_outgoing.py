@@ -9,7 +9,7 @@ import pytest
 
 from kombu_redisdelay.broker import outgoing
 from kombu_redisdelay.broker.message import KEEP
-from kombu_redisdelay.broker.outgoing import Outgoing, is_plain
+from kombu_redisdelay.broker.outgoing import Addressed, Outgoing, is_plain
 
 TASK = {"task": "t", "id": "task-id", "eta": None, "expires": None, "retries": 0}
 LATER = "2099-01-01T00:00:00+00:00"
@@ -53,6 +53,13 @@ def test_what_it_says() -> None:
     assert message.unique.key == message.partition_key == "key"
     first = list(json.loads(message.text))[:3]
     assert first == ["redisdelay-due", "redisdelay-key", "redisdelay-unique"]
+
+
+@pytest.mark.parametrize("properties", [{"delivery_info": {}}, {"delivery_info": None}])
+def test_one_of_another_program_may_say_no_exchange(properties: dict[str, Any]) -> None:
+    message = read(TASK, **properties)
+    assert message.destination == ("", "")
+    assert not Addressed(message, "q").is_to_note
 
 
 @pytest.mark.parametrize(
