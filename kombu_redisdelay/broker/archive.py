@@ -4,12 +4,15 @@ they get there: :mod:`~kombu_redisdelay.broker.keeping`."""
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
+
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.failure import RETURNED, Failure
 from kombu_redisdelay.broker.keeping import move_older
@@ -21,6 +24,9 @@ from kombu_redisdelay.broker.portions import finish, portions
 from kombu_redisdelay.broker.server.scripts import CLEAR
 from kombu_redisdelay.broker.server.wire import Argument, Command, answers
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.refusals import refusal_of
+
+logger = logging.getLogger(__name__)
 
 #: One script takes out no more than this.
 TASKS_PER_CALL = 50
@@ -174,6 +180,18 @@ class Group:
     last_ms: int
 
 
+def _are_left_out(queue: str, error: ResponseError) -> None:
+    refusal = refusal_of(error)
+    if refusal is None or not refusal.is_for_a_while:
+        raise error
+    logger.warning(
+        "Dead letters of queue %r that a worker of an older release keeps in a list are left out: they "
+        "cannot be moved: %s",
+        queue,
+        error,
+    )
+
+
 class Archive:
     """The failed tasks or the dead letters in *store*, queue by queue. Dead letters that an older release
     keeps in a list are moved before they are read.
@@ -214,9 +232,10 @@ class Archive:
         return answers(self._store.server, (("ZCOUNT", key, low, high) for key in keys))
 
     def _gather(self, queues: Sequence[str]) -> None:
-        """Have all of *queues* in the archive."""
+        """Have all of *queues* in the archive. What a server that is full, or that lets this user only read,
+        does not allow to move is left out, and the log says so: the others can be read."""
         if self._state == DEAD:
-            finish(move_older(self._store, queues))
+            finish(move_older(self._store, queues, refused=_are_left_out))
 
     def iter(self, queue: str, part: Part, returned: bool = False) -> Iterator[Archived]:
         """Those of *queue*, read page by page, in the order in which they came.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -202,13 +202,14 @@ class OlderLetter:
 
 
 def move_older(
-    store: Store, queues: Sequence[str], refused: type[Exception] | tuple[()] = ()
+    store: Store, queues: Sequence[str], refused: Callable[[str, ResponseError], object] | None = None
 ) -> RoundTrips[None]:
     """Move the dead letters of *queues* that a worker of an older release keeps in a list. Any number of
     processes may do this at the same time.
 
     Arguments:
-        refused: the errors by which the rest of a queue is left to the next time.
+        refused: called with a queue whose rest is left to the next time, and with the error of the server;
+            ``None`` raises that.
     """
     commands: list[Command] = [("LLEN", store.keys(queue).dead) for queue in queues]
     for queue, count in zip(queues, store.server.call_all(*commands), strict=True):
@@ -216,8 +217,10 @@ def move_older(
             [count] = checked([count])
             if count:
                 yield from _move_those(store, queue, count)
-        except refused:
-            continue
+        except ResponseError as exc:
+            if refused is None:
+                raise
+            refused(queue, exc)
 
 
 def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
@@ -245,7 +248,7 @@ def _move_those(store: Store, queue: str, count: int) -> RoundTrips[None]:
 
 def _moving(upkeep: Upkeep) -> Doing:
     # If that is refused, as by a full server, the rest is moved later.
-    return lambda turn: move_older(upkeep.store, turn.queues, refused=ResponseError)
+    return lambda turn: move_older(upkeep.store, turn.queues, refused=lambda queue, error: None)
 
 
 def _trimming_all(upkeep: Upkeep) -> Doing:

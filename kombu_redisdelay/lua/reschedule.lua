@@ -37,10 +37,11 @@ local reply, has_ready, scheduled = {}, false, {}
 -- Returns 1, or 2 if it has to wait for its key.
 local function deliver(member, stored)
   local message = scheduled_message(queue, member, stored)
-  expect_ready(message, 'tail')
+  -- Before anything that needs the right to write.
   if only_looks then
     return (without_keys or may_be_due(message, now_ms)) and 1 or 2
   end
+  expect_ready(message, 'tail')
   if without_keys then
     is_over(message, now_ms)
   end

@@ -27,7 +27,6 @@ local takes = {}
 -- Returns as the script does. A large message is not cut out: each copy of 1 MiB takes a millisecond.
 local function requeue(name, stored)
   local message = other_message(queue, stored)
-  expect_ready(message, 'tail')
   local key, holder_id = key_and_holder(message, now_ms)
   holder_id = holder_id or key and takes[key]
   if holder_id then
@@ -38,6 +37,7 @@ local function requeue(name, stored)
     end
     return 1
   end
+  expect_ready(message, 'tail')
   local ours = { deliveries = false, lost = false, due = now_ms, unknown = false }
   local payload = with_members(stored, message.start, ours)
   return remove_kept(keys, name, function()

@@ -53,7 +53,7 @@ def test_due_times(site: Site) -> None:
     assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3}]
     assert site.redis.zrange(schedule, 0, -1) == before
     site.redis.delete(schedule, known_queues(""))
-    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3}]
+    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "scheduled": 3, "is_unknown": True}]
     site.redis.zrem(schedule, "m1")
     assert site.text("mend") == (
         "celery: 1 scheduled message without a due time has the one that it says, or is a dead letter\n"
