@@ -15,6 +15,7 @@ from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.options import Options
+from kombu_redisdelay.broker.server.scripts import RENEW
 from kombu_redisdelay.broker.server.single import Pool, SingleServer
 from kombu_redisdelay.broker.store import Store
 from tests.broker.database import REAL_SERVERS
@@ -107,6 +108,17 @@ def test_runs_out_once_stopped(rig: Rig, lease: Lease) -> None:
     end = rig.client.zscore(KEY, "me")
     wait_until(lambda: remaining_ms(rig) < 0, 20, "the lease runs out")
     assert rig.client.zscore(KEY, "me") == end
+
+
+def test_a_renewal_keeps_the_time_to_live(rig: Rig) -> None:
+    """That of a queue with x-expires. The process may be killed before it sends that anew."""
+    consumers = rig.store.keys("q").consumers
+    for _ in range(2):
+        RENEW(rig.store.server, (consumers,), ("me", 1000))
+        assert rig.client.pttl(consumers) == -1
+    rig.client.pexpire(consumers, 60_000)
+    RENEW(rig.store.server, (consumers,), ("me", 1000))
+    assert 50_000 < rig.client.pttl(consumers) <= 60_000
 
 
 def test_stop_without_start(rig: Rig, lease: Lease) -> None:
