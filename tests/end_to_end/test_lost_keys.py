@@ -51,6 +51,8 @@ def test_what_a_killed_worker_held_comes_back(site: Installation, tmp_path: Path
     gate.touch()
     site.worker(settings=SHORT)
     site.wait_ended(["held"])
+    # Before, its key drops another one.
+    wait_until(lambda: site.unacked() == 0, 20, "the ack")
     producer.send_task("work_late", ["later"], headers=UNIQUE)
     site.wait_ended(["held", "later"])
 

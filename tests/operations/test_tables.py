@@ -32,7 +32,6 @@ NAMING = {
     # The tables, and who cannot ask them.
     "operations/states.py",
     "operations/verbs.py",
-    "cli/__init__.py",
     # What is said beside them: of a move from redis://, of the doctor, of a history.
     "cli/adopt.py",
     "operations/doctor/queues.py",
