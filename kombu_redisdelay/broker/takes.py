@@ -84,8 +84,10 @@ class Takes:
         self._lease = options.lease_policy
         self._fresh_ms = self._lease.fresh_ms
         self._clock = ServerClock()
-        #: The request that has no reply yet, or whose reply was lost.
+        #: The request that has no reply yet, or whose reply was lost, or was an error.
         self._unanswered: Request | None = None
+        #: Whether the server has replied to the latest take with an error.
+        self._is_refused = False
         #: The delivery tag of the first message of the latest take, and how many tags were reserved for it.
         self._first_tag = self._reserved = 0
         self._roster = Roster(store, ())
@@ -110,7 +112,7 @@ class Takes:
     @property
     def is_unanswered(self) -> bool:
         """Whether a take has no reply yet. It may not even have reached the server."""
-        return self._unanswered is not None
+        return self._unanswered is not None and not self._is_refused
 
     def take(self, request: Request) -> Taken:
         """Take messages, after moving what is due to the ready lists."""
@@ -242,6 +244,7 @@ class Takes:
         try:
             return TAKE(self.server.after_acks(keys[0]), keys, args)
         except ResponseError as exc:
+            self._is_refused = True
             raise self._explained(exc, request.queues) from None
 
     def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[PackedKeys, list[Argument]]:
@@ -255,7 +258,7 @@ class Takes:
         if not is_repeated:
             self._reserved = max(1, request.limit)
             self._first_tag = self._tags.reserve(self._reserved, self._clock.now_us())
-        self._unanswered = request
+        self._unanswered, self._is_refused = request, False
         if hot and len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
             roster = Roster(store, hot)
         self._asked = roster

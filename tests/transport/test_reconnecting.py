@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +13,12 @@ from kombu.utils import eventio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.transport import transports
+from kombu_redisdelay.transport import orphan_keeper, transports
+from kombu_redisdelay.transport.orphan_keeper import LATE_TAKE
 from kombu_redisdelay.transport.upstream import dropping_events
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
+from tools.harness.process import wait_until
 
 
 @pytest.fixture
@@ -47,6 +51,17 @@ def lose(connection: Any) -> None:
         connection.collect()
 
 
+@contextmanager
+def refusing_scripts(site: Site) -> Iterator[None]:
+    """The user of the connections may run none."""
+    site.redis.execute_command("ACL", "SETUSER", "shop", "-evalsha", "-eval")
+    try:
+        yield
+    finally:
+        site.redis.execute_command("ACL", "SETUSER", "shop", "+evalsha", "+eval")
+        site.redis.acl_log_reset()
+
+
 @pytest.mark.one_server
 def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) -> None:
     connection = site.connect()
@@ -59,16 +74,27 @@ def test_they_are_not_opened_again_and_again(site: Site, pauses: list[float]) ->
 @pytest.mark.one_server
 def test_what_a_refused_program_closes_itself_counts_too(site: Site, pauses: list[float]) -> None:
     """So does a client that waits for results in ``rpc://``."""
-    site.redis.execute_command("ACL", "SETUSER", "shop", "-evalsha", "-eval")
-    for _ in range(6):
-        with site.connect() as connection:
-            Inbox(connection.default_channel)
-            with pytest.raises(ResponseError):
-                connection.drain_events(timeout=10)
-    # The connections are closed, but a thread may still have something on its way.
-    site.redis.execute_command("ACL", "SETUSER", "shop", "+evalsha", "+eval")
-    site.redis.acl_log_reset()
+    with refusing_scripts(site):
+        for _ in range(6):
+            with site.connect() as connection:
+                Inbox(connection.default_channel)
+                with pytest.raises(ResponseError):
+                    connection.drain_events(timeout=10)
     assert pauses == [0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.one_server
+def test_its_lease_ends_when_nothing_is_refused_any_more(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The take that was refused has arrived. Nobody waits for it any more."""
+    monkeypatch.setattr(orphan_keeper, "INTERVAL", 0.05)
+    monkeypatch.setattr(orphan_keeper, "AGAIN", ())
+    others = set(orphan_keeper._at_work)
+    with refusing_scripts(site), site.connect() as connection:
+        Inbox(connection.default_channel)
+        with pytest.raises(ResponseError):
+            connection.drain_events(timeout=10)
+    assert len(orphan_keeper._at_work - others) == 1
+    wait_until(lambda: orphan_keeper._at_work <= others, LATE_TAKE / 2, "that nobody looks any more")
 
 
 @pytest.mark.one_server
