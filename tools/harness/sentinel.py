@@ -186,32 +186,27 @@ class SentinelSite(Assembly):
         """Have the sentinels choose another primary while the one of now is in order. Returns the new one."""
         before, first = self.primary(), self.sentinels[0]
 
-        def is_begun() -> bool:
-            # It may have ended since the last look. To ask again would begin another one, back to *before*.
-            if first.primary_port() != before.announced_port:
-                return True
-            # A sentinel that has not heard enough of the replicas refuses, or gives up later. One that is
-            # at it refuses, too.
-            with suppress(redis.ResponseError), first.client() as client:
-                client.execute_command("SENTINEL FAILOVER", MASTER)
-            return first.primary_port() != before.announced_port
-
-        wait_until(is_begun, PATIENCE, "a sentinel does not begin a failover")
-        return self.wait_failover(before)
-
-    def wait_failover(self, before: RedisServer) -> RedisServer:
-        """Wait until all sentinels name another server than *before*, and it works. Returns it."""
-
         def is_over() -> bool:
-            ports = {sentinel.primary_port() for sentinel in self.sentinels}
-            return (
-                len(ports) == 1
-                and before.announced_port not in ports
-                and role(self.primary())[0] == b"master"
-            )
+            if first.primary_port() == before.announced_port:
+                # A sentinel that has not heard enough of the replicas refuses, or gives up later. One that is
+                # at it refuses, too. Where a failover ends between the look and the request, the request
+                # begins another one, back to *before*, and this asks again.
+                with suppress(redis.ResponseError), first.client() as client:
+                    client.execute_command("SENTINEL FAILOVER", MASTER)
+                return False
+            return self._is_over(before)
 
         wait_until(is_over, PATIENCE, "no failover")
         return self.primary()
+
+    def wait_failover(self, before: RedisServer) -> RedisServer:
+        """Wait until all sentinels name another server than *before*, and it works. Returns it."""
+        wait_until(lambda: self._is_over(before), PATIENCE, "no failover")
+        return self.primary()
+
+    def _is_over(self, before: RedisServer) -> bool:
+        ports = {sentinel.primary_port() for sentinel in self.sentinels}
+        return len(ports) == 1 and before.announced_port not in ports and role(self.primary())[0] == b"master"
 
     def empty(self) -> None:
         """Delete everything, at the replicas, too."""
