@@ -21,12 +21,11 @@ except ImportError:
         """This process consumes from the queue from now on. The counters of the queue exist, at 0: Prometheus
         sees no increase in the first value of a series."""
 
-    def delivered(queue: str, lateness: float | None) -> None:
-        """A message was taken, to be delivered.
+    def delivered(queue: str, messages: int) -> None:
+        """Messages were taken, to be delivered."""
 
-        Arguments:
-            lateness: seconds since its ``eta``, ``None`` if it has none or was delivered before.
-        """
+    def late(queue: str, lateness: float) -> None:
+        """A scheduled message was taken for the first time, this number of seconds after its ``eta``."""
 
     def recovered(queue: str, messages: int) -> None:
         """Messages were given back, because their consumer is lost."""
@@ -186,10 +185,11 @@ else:
         for counter in OF_QUEUE:
             counter.labels(queue)
 
-    def delivered(queue: str, lateness: float | None) -> None:
-        _delivered_of(queue).inc()
-        if lateness is not None:
-            _lateness_of(queue).observe(lateness)
+    def delivered(queue: str, messages: int) -> None:
+        _delivered_of(queue).inc(messages)
+
+    def late(queue: str, lateness: float) -> None:
+        _lateness_of(queue).observe(lateness)
 
     def recovered(queue: str, messages: int) -> None:
         RECOVERED.labels(queue).inc(messages)

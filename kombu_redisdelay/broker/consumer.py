@@ -74,7 +74,7 @@ class Consumer:
         self._tags = Tags()
         #: By slot.
         self._takes: dict[int, Takes] = {}
-        self._acks = Acks(store)
+        self._acks = Acks(store, self.name)
 
     @property
     def is_taking(self) -> bool:
@@ -107,8 +107,9 @@ class Consumer:
     def ack(self, queue: str, tag: str) -> None:
         """Forget a message for good. The ack has been written when this returns. If the message was not held
         any more, `lease_lost` is called later."""
-        self._failed.pop(tag, None)
-        self.store.server.ack(self._acks.of(queue, self.name, tag))
+        if self._failed:
+            self._failed.pop(tag, None)
+        self.store.server.ack(self._acks.of(queue, tag))
 
     def keep_failed(self, queue: str, tag: str, failure: Failure, copy: bytes = b"") -> None:
         """Ack a message whose task has failed for good, or could not be ended though it has returned, and

@@ -10,10 +10,15 @@ from time import monotonic, time
 from types import MappingProxyType
 from typing import NamedTuple
 
+from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import ACK
+from kombu_redisdelay.broker.server.wire import pack
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import field_until_ack
+
+#: Queues for which a consumer remembers how its acks are sent.
+MOST_PLANS = 1000
 
 
 class Request(NamedTuple):
@@ -170,8 +175,11 @@ class Acks:
     """Knows which ack a message needs, by what it holds until then: a permit, if its queue or the keys of
     that have a limited concurrency; and its unique key. Most hold nothing, and need no script."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, consumer: str) -> None:
         self._store = store
+        self._consumer = consumer
+        #: For each queue: the key of the unacked hash, and what is sent before the tag.
+        self._plain: dict[str, tuple[str, bytes]] = {}
         #: The queues with a limited concurrency.
         self._limited: set[str] = set()
         #: Delivery tag -> the unique key as it is in Redis.
@@ -184,8 +192,11 @@ class Acks:
             self._limited.difference_update(set(hot).difference(left_out))
             self._limited.update(taken.with_permits)
         for delivery in taken.deliveries:
-            if delivery.needs_ack and (field := field_until_ack(delivery.payload)) is not None:
-                self._unique[delivery.tag] = field
+            # Most have no unique key.
+            if UNIQUE_BEGINS in delivery.payload[:UNIQUE_WITHIN] and delivery.needs_ack:
+                field = field_until_ack(delivery.payload)
+                if field is not None:
+                    self._unique[delivery.tag] = field
 
     @property
     def limited(self) -> Collection[str]:
@@ -196,16 +207,29 @@ class Acks:
         """Whether the concurrency of *queue* is limited."""
         return queue in self._limited
 
-    def of(self, queue: str, consumer: str, tag: str) -> Ack:
-        """The ack of a message of *queue* that *consumer* holds. If a permit is free by it, it wakes another
-        consumer; and it frees the unique key."""
-        keys, field, is_limited = self._store.keys(queue), self._unique.pop(tag, None), queue in self._limited
+    def of(self, queue: str, tag: str) -> Ack:
+        """The ack of a message of *queue* that the consumer holds. If a permit is free by it, it wakes
+        another consumer; and it frees the unique key."""
+        is_limited = queue in self._limited
+        field = self._unique.pop(tag, None) if self._unique else None
         if field is None and not is_limited:
-            return Ack(queue, tag, ("HDEL", keys.unacked(consumer), tag))
+            key, before = self._plain.get(queue) or self._plan(queue)
+            data = tag.encode()
+            packed = b"%b$%d\r\n%b\r\n" % (before, len(data), data)
+            return Ack(queue, tag, ("HDEL", key, tag), packed=packed)
+        keys = self._store.keys(queue)
         # Another program may have written a key that is empty.
         args = (tag, int(is_limited)) if field is None else (tag, int(is_limited), field)
-        used = (keys.unacked(consumer), keys.wake)
+        used = (keys.unacked(self._consumer), keys.wake)
         return ACK.as_ack(self._store.server, queue, tag, used, args)
+
+    def _plan(self, queue: str) -> tuple[str, bytes]:
+        if len(self._plain) >= MOST_PLANS:
+            # Some callers get messages of new queues again and again.
+            self._plain.clear()
+        key = self._store.keys(queue).unacked(self._consumer)
+        self._plain[queue] = plan = key, pack("HDEL", key, "")[: -len(b"$0\r\n\r\n")]
+        return plan
 
     def forget(self, tag: str) -> None:
         """Note that a message was settled without an ack."""

@@ -31,7 +31,7 @@ BYTES_OF_KEY = 4096
 
 #: The most digits that one has. A longer number is no time, and no count.
 DIGITS = 15
-_BEYOND = 10**DIGITS
+BEYOND = 10**DIGITS
 
 #: How a message begins that has a member of ours: this transport has published it, or has given it back.
 OURS = b'{"redisdelay-'
@@ -66,6 +66,10 @@ class Members(NamedTuple):
     unknown_ms: int | None = None
     key: Any = None
     unique: Any = None
+
+
+#: Of a message that has none.
+NO_MEMBERS = Members()
 
 
 def with_own(text: str, due_ms: float, key: str | None = None, unique: str | None = None) -> str:
@@ -116,7 +120,7 @@ def wrong_member(payload: Mapping[str, Any]) -> str | None:
     for name in NAMES:
         if name in payload:
             value = payload[name]
-            if type(value) is not int or not 0 <= value < _BEYOND:
+            if type(value) is not int or not 0 <= value < BEYOND:
                 return name
     return None
 

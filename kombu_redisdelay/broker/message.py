@@ -10,12 +10,25 @@ from datetime import datetime, timedelta, timezone
 from hashlib import sha1
 from math import isinf
 from time import time
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.broker.members import DIGITS, Members, take_out, wrong_member
+from kombu_redisdelay.broker.members import (
+    BEYOND,
+    DELIVERIES,
+    DIGITS,
+    DUE,
+    KEY,
+    LOST,
+    NO_MEMBERS,
+    UNIQUE,
+    UNKNOWN,
+    Members,
+    take_out,
+    wrong_member,
+)
 from kombu_redisdelay.words import printable
 
 #: Header of plain kombu messages: milliseconds until the message is due. The name and the unit are those
@@ -231,6 +244,9 @@ def stored_id(id: str) -> str:
 
 def split_stored(stored: bytes) -> tuple[int, bytes]:
     """The priority step and the payload of a message *stored* in our hashes (lua/include/stored.lua)."""
+    if stored[1:2] == b":" and b"0" <= stored[:1] <= b"9":
+        # Nearly all.
+        return stored[0] - 48, stored[2:]
     step, colon, payload = stored.partition(b":")
     if not colon or not step.isdigit():
         return 0, stored
@@ -282,13 +298,49 @@ def opened(payload: object) -> tuple[dict[str, Any], float, Members]:
     Raises:
         MalformedMessage: it is not a message.
     """
+    if _is_usual(payload):
+        message, headers = payload, payload["headers"]
+        at_ms = _delivered_ms(headers) if headers.get(ETA_HEADER) else 0
+        return message, at_ms, Members(0, 0, message.pop(DUE)) if DUE in message else NO_MEMBERS
     message = check(payload)
+    return message, _delivered_ms(message["headers"]), mark_delivery(message)
+
+
+def _delivered_ms(headers: Mapping[str, Any]) -> float:
     try:
-        at_ms = eta_ms(message["headers"])
+        return eta_ms(headers)
     except ValueError:
         # The publisher did not check it. It is delivered at once: Celery's worker reports what is wrong.
-        at_ms = 0
-    return message, at_ms, mark_delivery(message)
+        return 0
+
+
+def _is_usual(payload: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether *payload* is a message like nearly all: :func:`check` finds nothing in it, and there is nothing
+    to take out of it but :data:`DUE`. Each message goes through this, so it calls nothing."""
+    try:
+        properties, headers = payload["properties"], payload["headers"]
+        info, priority = properties["delivery_info"], properties["priority"]
+        return (
+            type(payload) is type(properties) is type(headers) is type(info) is dict
+            and type(payload["body"]) is str
+            and type(payload["content-type"]) is str
+            and type(payload["content-encoding"]) is str
+            and type(info["exchange"]) is str
+            and type(info["routing_key"]) is str
+            and (type(priority) is int or priority is None)
+            and ("correlation_id" not in properties or type(properties["correlation_id"]) in _TEXT)
+            and ("reply_to" not in properties or type(properties["reply_to"]) in _TEXT)
+            and "consumer_tag" not in info
+            # What another publish, or an earlier delivery, has left.
+            and CONFLICT_HEADER not in headers
+            and DELAY_HEADER not in headers
+            and DELIVERY_COUNT_HEADER not in headers
+            and not (DELIVERIES in payload or LOST in payload or UNKNOWN in payload)
+            and not (KEY in payload or UNIQUE in payload)
+            and (DUE not in payload or (type(payload[DUE]) is int and 0 <= payload[DUE] < BEYOND))
+        )
+    except (KeyError, TypeError):
+        return False
 
 
 def _is_priority(value: object) -> bool:

@@ -77,7 +77,7 @@ class Mover:
     def leave_it(self, seconds: float) -> None:
         """Note that the consumer itself moves what is due, for *seconds* from now on. With 0, it does
         not."""
-        self._attended_until = monotonic() + seconds
+        self._attended_until = monotonic() + seconds if seconds else float("-inf")
 
     def step(self) -> float:
         """Make the next round trip, if it is time for one. Returns in how many seconds to call again.

@@ -315,7 +315,7 @@ def field_until_ack(payload: bytes) -> str | None:
     Arguments:
         payload: the message as it is in Redis. One that another program has written says nothing of this.
     """
-    # Each message that is taken goes through this. Most that have a key hold it only until then.
+    # Most that have a key hold it only until then.
     begin = payload.find(UNIQUE_BEGINS, 0, UNIQUE_WITHIN)
     if begin < 0 or payload.startswith(b"w", begin + len(UNIQUE_BEGINS)):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 from redis.exceptions import RedisError, ResponseError
@@ -48,19 +48,6 @@ def waiting_of(fetcher: SlotFetcher) -> Call:
     return Call("to wait for messages (BZPOPMIN)", fetcher, Asked.WAIT)
 
 
-class Waiting(NamedTuple):
-    """A message that was taken and waits to be delivered.
-
-    Attributes:
-        waits_until: ``None`` for most messages. For a message to isolate: when to stop waiting, and
-            to deliver it although others are unacked; seconds of the monotonic clock.
-    """
-
-    delivery: Delivery
-    message: virtual.Message
-    waits_until: float | None
-
-
 class Intake:
     """Takes messages from the broker for a channel, and delivers them. A fetcher asks for them: there is one
     for each slot of the queues, so there is one with a single Redis.
@@ -78,7 +65,7 @@ class Intake:
         #: What a server has refused to settle, and is tried again.
         self._unsettled: list[Callable[[], object]] = []
         self.consumed = ConsumedQueues()
-        self._taken: deque[Waiting] = deque()
+        self._taken: deque[Received] = deque()
         self._confirmed_at = monotonic()
         self._maintains_again_at = float("-inf")
         #: For each slot, the fetcher of its queues.
@@ -297,9 +284,10 @@ class Intake:
             self.refused.is_served(taking_of(fetcher))
         channel, callbacks = self._channel, self.consumed.callbacks
         wanted = [delivery for delivery in taken.deliveries if delivery.queue in callbacks]
-        for delivery in wanted:
-            channel._queue_cycle.rotate(delivery.queue)
-        self._taken += map(self._waiting, self._messages(wanted, taken.now_ms))
+        if len(callbacks) > 1:
+            for delivery in wanted:
+                channel._queue_cycle.rotate(delivery.queue)
+        self._taken += self._messages(wanted, taken.now_ms)
         # These queues were cancelled while the reply was on its way.
         unwanted = [delivery for delivery in taken.deliveries if delivery.queue not in callbacks]
         if unwanted:
@@ -325,7 +313,7 @@ class Intake:
             # There is more than one if the reply to an earlier, larger take was lost.
             consumer.put_back(taken.deliveries[1:])
             for received in self._messages(taken.deliveries[:1], taken.now_ms):
-                self._hold(self._waiting(received), no_ack)
+                self._hold(received, no_ack)
                 return received.message
 
     def deliver_one(self) -> None:
@@ -509,20 +497,20 @@ class Intake:
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
         message_of = partial(channel.Message, channel=channel)
-        return receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
+        received = receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
+        isolated_after = channel.options.isolated_after
+        if isolated_after > 0:
+            for index, (delivery, message, lost, _) in enumerate(received):
+                if lost >= isolated_after and delivery.needs_ack:
+                    channel.qos.report_isolated(delivery.queue, message, lost)
+                    received[index] = received[index]._replace(waits_until=monotonic() + ISOLATION_PATIENCE)
+        return received
 
     def _without_acks(self, no_ack: bool) -> bool:
         return no_ack or not self._channel.ack_emulation
 
-    def _waiting(self, received: Received) -> Waiting:
-        delivery, message, lost = received
-        if not lost or not delivery.needs_ack or not 0 < self._channel.options.isolated_after <= lost:
-            return Waiting(delivery, message, None)
-        self._channel.qos.report_isolated(delivery.queue, message, lost)
-        return Waiting(delivery, message, monotonic() + ISOLATION_PATIENCE)
-
-    def _hold(self, waiting: Waiting, no_ack: bool) -> None:
-        qos, (delivery, message, waits_until) = self._channel.qos, waiting
+    def _hold(self, received: Received, no_ack: bool) -> None:
+        qos, (delivery, message, _, waits_until) = self._channel.qos, received
         if delivery.needs_ack and no_ack:
             # The message was taken for a consumer that acks, and is now delivered without an ack.
             self._channel.consumer.ack(delivery.queue, delivery.tag)

@@ -375,8 +375,9 @@ class Poller(redis.MultiChannelPoller):
         """Deliver one message that was taken, of the channel whose last turn was the longest ago."""
         for channel in self._turns:
             if channel.intake.can_deliver:
-                self._turns.remove(channel)
-                self._turns.append(channel)
+                if len(self._turns) > 1:
+                    self._turns.remove(channel)
+                    self._turns.append(channel)
                 channel.intake.deliver_one()
                 return True
         return False

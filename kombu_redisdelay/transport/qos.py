@@ -50,7 +50,12 @@ class QoS(virtual.QoS):
         self._lost: set[str] = set()
         #: Tag of a message whose task has failed for good, and that Celery is about to settle -> why.
         self.failures: dict[str, Failure] = {}
-        self._unsettled: WeakValueDictionary[str, virtual.Message] = WeakValueDictionary()
+        #: What was delivered and not settled when the references were dropped.
+        self._unsettled: WeakValueDictionary[str, virtual.Message] | None = None
+
+    def append(self, message: virtual.Message, delivery_tag: str) -> None:
+        """As kombu's, which would remove here what was settled: it is removed at once."""
+        self._delivered[delivery_tag] = message
 
     def hold(self, delivery_tag: str, queue: str, isolated: bool) -> None:
         """Note that a message of *queue* is about to be delivered, and that Redis holds it. Fanout messages
@@ -233,7 +238,6 @@ class QoS(virtual.QoS):
         self._queues.clear()
         self._isolated.clear()
         self.failures.clear()
-        self._dirty.clear()
         self._delivered.clear()
         return []
 
@@ -324,18 +328,20 @@ class QoS(virtual.QoS):
             Delivery tag -> message, for the messages that other code still refers to. Messages that are
             settled later vanish from it, too.
         """
-        self._flush()
-        self._unsettled = WeakValueDictionary(self._delivered)
+        self._unsettled = unsettled = WeakValueDictionary(self._delivered)
         self._delivered.clear()
-        return self._unsettled
+        return unsettled
 
     def _forget(self, delivery_tag: str) -> None:
         self._queues.pop(delivery_tag, None)
-        self._isolated.pop(delivery_tag, None)
-        self.failures.pop(delivery_tag, None)
-        self._unsettled.pop(delivery_tag, None)
-        if delivery_tag in self._delivered:
-            super().ack(delivery_tag)
+        # Each ack comes here, and these are nearly always empty.
+        if self._isolated:
+            self._isolated.pop(delivery_tag, None)
+        if self.failures:
+            self.failures.pop(delivery_tag, None)
+        if self._unsettled is not None:
+            self._unsettled.pop(delivery_tag, None)
+        if self._delivered.pop(delivery_tag, None) is not None:
             transport = self.channel.connection
             if transport is not None:
                 transport.cycle.room_was_made()

@@ -39,6 +39,13 @@ MessageOf = Callable[[dict[str, Any]], virtual.Message]
 #: Decodes as kombu does. kombu makes a new decoder for each message, which costs time.
 _decoder = JSONDecoder(object_hook=object_hook)
 
+#: The same for a text in which kombu's hook, which is called for each object, would find nothing. Returns
+#: what it has read, and where that ends.
+_read_value: Callable[[str, int], tuple[Any, int]] = JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+#: What the hook looks for, and what may be an escaped letter of it.
+_TYPED, _ESCAPED = "__type__", "\\u"
+
 #: The values of ``body_encoding``.
 ENCODINGS = frozenset(virtual.Channel.codecs)
 
@@ -93,15 +100,18 @@ class StoredAs(NamedTuple):
 
 
 class Received(NamedTuple):
-    """The messages that can be delivered.
+    """A message that was taken and can be delivered.
 
     Attributes:
         lost: how many consumers have ended that held it, and may have held others.
+        waits_until: ``None`` for most messages. For a message to isolate: when to stop waiting, and
+            to deliver it although others are unacked; seconds of the monotonic clock.
     """
 
     delivery: Delivery
     message: virtual.Message
     lost: int
+    waits_until: float | None = None
 
 
 def receive(
@@ -127,10 +137,13 @@ def receive(
     received: list[Received] = []
     early: list[tuple[Delivery, str, float]] = []
     malformed: list[tuple[Delivery, str]] = []
+    counts: dict[str, int] = {}
     now = monotonic()
     for delivery in deliveries:
         try:
             received.append(_receive(delivery, now_ms, now, message_of))
+            queue = delivery.queue
+            counts[queue] = counts[queue] + 1 if queue in counts else 1
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
         except MalformedMessage as exc:
@@ -139,6 +152,8 @@ def receive(
             # An unforeseen error. The other messages of this take must be delivered.
             logger.exception("An entry of queue %r cannot be read", delivery.queue)
             malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
+    for queue, count in counts.items():
+        metrics.delivered(queue, count)
     if early:
         _move(early, consumer.park, in_time, lambda *_: None)
     if malformed:
@@ -212,7 +227,8 @@ def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageO
         message.unknown_for, was_scheduled = max(0.0, now_ms - members.unknown_ms) / 1000, False
     if delivery.needs_ack:
         message.stored_as = StoredAs(delivery.queue, delivery.step, members, now_ms, now)
-    metrics.delivered(delivery.queue, (now_ms - at_ms) / 1000 if was_scheduled else None)
+    if was_scheduled:
+        metrics.late(delivery.queue, (now_ms - at_ms) / 1000)
     return Received(delivery, message, members.lost)
 
 
@@ -274,7 +290,14 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
 
 def _decoded(data: bytes) -> Any:
     try:
-        return _decoder.decode(data.decode())
+        text = data.decode()
+        if _TYPED in text or _ESCAPED in text:
+            return _decoder.decode(text)
+        value, end = _read_value(text, 0)
+        # Space before and behind it is left to the decoder, and so are errors.
+        return value if end == len(text) else _decoder.decode(text)
+    except StopIteration:
+        return _decoder.decode(text)
     except Exception as exc:
         # Foreign bytes may make the decoder raise any exception.
         raise MalformedMessage(f"not JSON: {exc}") from exc

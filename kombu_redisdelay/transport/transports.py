@@ -232,12 +232,12 @@ class Transport(redis.Transport):
         Raises:
             TimeoutError: no message came within *timeout* seconds.
         """
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline, left = None if timeout is None else monotonic() + timeout, timeout
         while True:
             try:
-                return self.cycle.get(self._deliver, None if deadline is None else deadline - monotonic())
+                return self.cycle.get(self._deliver, left)
             except Empty:
-                if deadline is not None and monotonic() >= deadline:
+                if deadline is not None and (left := deadline - monotonic()) <= 0:
                     raise TimeoutError from None
             except ResponseError:
                 # With results in rpc://, Celery 5.7 closes the connection, and opens another one at once.

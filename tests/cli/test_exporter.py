@@ -279,8 +279,8 @@ def _measured(name: str, queue: str) -> float:
 
 def test_what_workers_measure(request: pytest.FixtureRequest) -> None:
     queue = request.node.name
-    metrics.delivered(queue, None)
-    metrics.delivered(queue, 0.02)
+    metrics.delivered(queue, 2)
+    metrics.late(queue, 0.02)
     metrics.recovered(queue, 3)
     metrics.dead_lettered(queue, 4)
     metrics.lease_lost(queue, 5)
@@ -297,7 +297,7 @@ def test_without_the_extra_nothing_is_measured() -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from kombu_redisdelay import metrics\n"
-        "metrics.delivered('q', 0.1); metrics.recovered('q', 1)\n"
+        "metrics.delivered('q', 1); metrics.late('q', 0.1); metrics.recovered('q', 1)\n"
         "metrics.dead_lettered('q', 1); metrics.lease_lost('q', 1)\n"
         "print(hasattr(metrics, 'DELIVERED'))"
     )

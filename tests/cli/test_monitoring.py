@@ -40,7 +40,8 @@ def served(site: Site) -> set[str]:
     ]
     site.text("fair", "-Q", QUEUE)
     metrics.consuming(QUEUE)
-    metrics.delivered(QUEUE, 0.1)
+    metrics.delivered(QUEUE, 1)
+    metrics.late(QUEUE, 0.1)
     metrics.unique_conflict(QUEUE, "dropped")
     metrics.task_ended("shop.close", "failed", "KeyError", 0.1, 0.2)
     metrics.watch_pool(int, int)

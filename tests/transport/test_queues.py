@@ -135,7 +135,7 @@ def test_a_take_that_comes_late_lists_no_consumer_that_has_left(site: Site) -> N
     lease = channel.consumer._lease
     late = Takes(
         *(store, name, channel.options, Tags(), Membership(store, name, lease, ())),
-        Acks(store),
+        Acks(store, name),
     )
     publish(channel, "b")
     taken = late.take(Request(["q"], 1))

@@ -20,6 +20,7 @@ from redis.exceptions import (
 )
 
 from kombu_redisdelay.broker.portions import portions
+from kombu_redisdelay.broker.server.small_replies import buffer_of, forget_read, small_reply
 from kombu_redisdelay.broker.server.wire import (
     RELOCATIONS,
     Argument,
@@ -74,6 +75,7 @@ class Ack(NamedTuple):
             by its digest.
         is_once: whether it is not sent again once it is confirmed: to do it twice would do harm.
         told: called with the reply.
+        packed: *command* as it is sent, if its maker has packed it.
     """
 
     queue: str
@@ -83,6 +85,7 @@ class Ack(NamedTuple):
     script: str = ""
     is_once: bool = False
     told: AckReply | None = None
+    packed: bytes = b""
 
     @property
     def in_full(self) -> Command:
@@ -189,7 +192,7 @@ class Line:
         this line.
         """
         with self._lock:
-            self._begin(is_brief=True)
+            self._user, self._is_brief = get_ident(), True
             self._unconfirmed.append(ack)
             try:
                 # This runs for every message, so a connection that has just been used is not checked.
@@ -316,8 +319,7 @@ class Line:
             self._write_acks()
             self._send(_pieces(commands), self._written)
             self._read_acks()
-            for _ in commands:
-                replies.append(_reply(self.connection))
+            _read(self.connection, len(commands), replies)
         except BaseException as exc:
             # Whatever was raised, even Celery's soft time limit: the next command must not read our replies.
             self._begin_again()
@@ -381,7 +383,8 @@ class Line:
         # Counted first: if this fails, the server may have done any of them.
         self._written = count
         if unread == count - 1:
-            pieces = [pack(*self._to_send(self._unconfirmed[-1]))]
+            ack = self._unconfirmed[-1]
+            pieces = [ack.packed or pack(*self._to_send(ack))]
         else:
             acks = islice(self._unconfirmed, unread, None)
             pieces = _pieces([self._to_send(ack) for ack in acks])
@@ -409,12 +412,19 @@ class Line:
         """Read the replies to acks that were written. Without *wait*, read only those that have come. Returns
         the errors; their acks are sent again."""
         errors, now = [], monotonic()
+        received = buffer_of(self.connection)
         for _ in range(self._written):
-            if not wait and not self.connection.can_read():
-                break
-            reply = _reply(self.connection)
+            reply = None if received is None else small_reply(received)
+            if reply is None:
+                if not wait and not self.connection.can_read():
+                    break
+                reply = _reply(self.connection)
             self._written -= 1
             ack = self._unconfirmed.popleft()
+            if reply == 1 and ack.told is None and not ack.is_once:
+                # Nearly all.
+                self._confirmed.append((now, ack))
+                continue
             if isinstance(reply, RELOCATIONS) and self.ack_relocated is not None:
                 self.ack_relocated(ack)
                 continue
@@ -432,6 +442,8 @@ class Line:
                 ack.told(reply)
             if not reply and not ack.again:
                 self._vain.append(ack)
+        if received is not None:
+            forget_read(self.connection)
         self._used_at = monotonic()
         self._socket = self.connection._sock
         return errors
@@ -517,6 +529,19 @@ def re_authenticate(connection: Any) -> None:
 def _pieces(commands: Sequence[Command]) -> list[bytes]:
     packed = [pack(*command) for command in commands]
     return [b"".join(piece) for piece in portions(packed, len, len(packed), PIECE_BYTES)]
+
+
+def _read(connection: Any, count: int, replies: list[Any]) -> None:
+    """Append the next *count* replies to *replies*."""
+    received = None
+    for _ in range(count):
+        reply = None if received is None else small_reply(received)
+        if reply is None:
+            reply = _reply(connection)
+            received = buffer_of(connection) if count > 1 else None
+        replies.append(reply)
+    if received is not None:
+        forget_read(connection)
 
 
 def _reply(connection: Any) -> Any:
