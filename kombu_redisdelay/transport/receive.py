@@ -291,13 +291,15 @@ def check_fanout(channel_name: str, data: bytes) -> bool:
 def _decoded(data: bytes) -> Any:
     try:
         text = data.decode()
-        if _TYPED in text or _ESCAPED in text:
-            return _decoder.decode(text)
-        value, end = _read_value(text, 0)
-        # Space before and behind it is left to the decoder, and so are errors.
+        value, end = None, -1
+        if not (_TYPED in text or _ESCAPED in text):
+            try:
+                value, end = _read_value(text, 0)
+            except StopIteration:
+                # The decoder says what is wrong.
+                pass
+        # Space before and behind the value is left to the decoder, too.
         return value if end == len(text) else _decoder.decode(text)
-    except StopIteration:
-        return _decoder.decode(text)
     except Exception as exc:
         # Foreign bytes may make the decoder raise any exception.
         raise MalformedMessage(f"not JSON: {exc}") from exc

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
 
+from kombu_redisdelay.broker import message as broker_message
 from kombu_redisdelay.broker.keys import queue_keys
 from kombu_redisdelay.broker.members import NAMES
-from kombu_redisdelay.transport import receive
+from kombu_redisdelay.transport import receive as receiving
 from tests.broker.test_recover import dead_process
 from tests.dead import dead_letters
 from tests.environments import examples
@@ -261,14 +262,14 @@ def test_a_member_of_ours_that_is_too_long_for_a_number(bench: Bench, name: str)
 def test_an_error_that_nobody_has_foreseen_keeps_no_other_message(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened, fail = receive.opened, iter([False, True])
+    opened, fail = broker_message.opened, iter([False, True])
 
     def fails_once(payload: object) -> Any:
         if next(fail, False):
             raise OverflowError("too large")
         return opened(payload)
 
-    monkeypatch.setattr(receive, "opened", fails_once)
+    monkeypatch.setattr(receiving, "opened", fails_once)
     channel = site.channel()
     publish(channel, "a", "b", "c")
     inbox = Inbox(channel)

@@ -16,7 +16,8 @@ _SMALL = {b":%d\r\n" % number: number for number in range(1000)}
 
 def buffer_of(connection: Any) -> BytesIO | None:
     """What the parser of *connection* has received; ``None`` if it has no such buffer."""
-    received = getattr(getattr(connection._parser, "_buffer", None), "_buffer", None)
+    parser = getattr(connection, "_parser", None)
+    received = getattr(getattr(parser, "_buffer", None), "_buffer", None)
     return received if type(received) is BytesIO else None
 
 
