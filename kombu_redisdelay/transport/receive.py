@@ -297,7 +297,7 @@ def _decoded(data: bytes) -> Any:
                 value, end = _read_value(text, 0)
             except StopIteration:
                 # The decoder says what is wrong.
-                pass
+                end = -1
         # Space before and behind the value is left to the decoder, too.
         return value if end == len(text) else _decoder.decode(text)
     except Exception as exc:
