@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN
 from kombu_redisdelay.broker.server.line import Ack
 from kombu_redisdelay.broker.server.scripts import ACK
-from kombu_redisdelay.broker.server.wire import pack
+from kombu_redisdelay.broker.server.wire import without_last
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unique import field_until_ack
 
@@ -228,7 +228,7 @@ class Acks:
             # Some callers get messages of new queues again and again.
             self._plain.clear()
         key = self._store.keys(queue).unacked(self._consumer)
-        self._plain[queue] = plan = key, pack("HDEL", key, "")[: -len(b"$0\r\n\r\n")]
+        self._plain[queue] = plan = key, without_last(("HDEL", key, ""))
         return plan
 
     def forget(self, tag: str) -> None:

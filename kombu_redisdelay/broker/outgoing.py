@@ -67,12 +67,14 @@ _SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 _NOW = Due()
 
 
-def is_plain(headers: Mapping[str, Any]) -> bool:
-    """Whether a message with these *headers* asks nothing of the broker but to be delivered at once, as
-    nearly all do."""
-    if headers.get(ETA_HEADER) or headers.get(EXPIRES_HEADER):
-        return False
-    return _ASKING.isdisjoint(headers)
+def asks(headers: Mapping[str, Any]) -> bool:
+    """Whether a message with these *headers* asks more of the broker than to be delivered, at its time."""
+    return not _ASKING.isdisjoint(headers)
+
+
+def has_times(headers: Mapping[str, Any]) -> bool:
+    """Whether a message with these *headers* may have a time from when on, or until when, it is wanted."""
+    return bool((headers.get(ETA_HEADER)) or headers.get(EXPIRES_HEADER))
 
 
 class Outgoing:
@@ -123,12 +125,12 @@ class Outgoing:
         self.encode = encode
         self.is_repeated = is_repeated
         self.is_answer = "correlation_id" in self.properties and "task" not in headers
-        if headers and not is_plain(headers):
+        if headers and (asks(headers) or has_times(headers)):
             self._read()
 
     def _read(self) -> None:
         self.due = due(self.message)
-        if _ASKING.isdisjoint(self.headers):
+        if not asks(self.headers):
             return
         self.on_conflict, self.unique = on_conflict(self.message), unique_of(self.headers)
         if self.unique is not None:

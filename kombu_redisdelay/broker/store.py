@@ -9,11 +9,12 @@ from itertools import chain
 from time import monotonic
 from typing import Any, Protocol
 
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from kombu_redisdelay.broker.keys import Partitions, QueueKeys, known_queues, queue_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
+from kombu_redisdelay.broker.plan import COMMANDS_OF_PUSH, Plan
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.publish_calls import PUSH, Bindings, Call, Push, joined, only_if, token
 from kombu_redisdelay.broker.server.scripts import (
@@ -91,7 +92,7 @@ class Store:
         self.expires_ms: dict[str, int] = {}
         #: For operations: tells which queues may have how many messages, as far as the app declares it.
         self.bounds: Callable[[], Mapping[str, int]] = dict
-        self._known_until: dict[str, float] = {}
+        self.known_until: dict[str, float] = {}
 
     def with_own_connections(self, *, socket_timeout: float) -> Store:
         """The same queues over connections of their own.
@@ -146,9 +147,29 @@ class Store:
         operation, keys, args = call
         return self._push(call) if isinstance(operation, Push) else operation(self._publisher, keys, args)
 
+    def push(self, plan: Plan, text: str) -> None:
+        """Publish a message by its *plan*. Raises the same as :meth:`run`."""
+        replies = self.server.push(plan.pushing(text), COMMANDS_OF_PUSH)
+        if replies is None:
+            self._push((PUSH, plan.keys[:2], (text,)))
+        elif type(replies[0]) is not int:
+            self._pushed((PUSH, plan.keys[:2], (text,)), replies)
+
+    def push_later(self, plan: Plan, text: str, at_ms: float, message_id: str) -> None:
+        """The same for one that is due at *at_ms*, ms since the epoch."""
+        replies = self.server.push(plan.scheduling(text, at_ms, message_id), 1)
+        if replies is None or isinstance(replies[0], NoScriptError):
+            # Nothing was done.
+            SCHEDULE(self._publisher, plan.keys, plan.arguments(text, at_ms, message_id))
+        elif type(replies[0]) is not int:
+            checked(explained_all(replies, self.server, [plan.keys]))
+
     def _push(self, call: Call) -> Any:
         _, keys, args = call
-        replies = self._publisher.call_all(PUSH.command(keys, args), *token(keys[1]))
+        return self._pushed(call, self._publisher.call_all(PUSH.command(keys, args), *token(keys[1])))
+
+    def _pushed(self, call: Call, replies: list[Any]) -> Any:
+        _, keys, _ = call
         replies, added = explained_all(replies[:1], self.server, [keys]), replies[1:2]
         try:
             self._take_back([call], replies, added)
@@ -334,17 +355,17 @@ class Store:
         If the server is out of memory, the queues are noted another time: the caller's work must go on.
         """
         now = monotonic()
-        if len(self._known_until) > MOST_KNOWN:
-            self._known_until.clear()
+        if len(self.known_until) > MOST_KNOWN:
+            self.known_until.clear()
         # A name may be a member of an Enum, and its str() may be another text.
-        due = [str.__str__(queue) for queue in queues if now >= self._known_until.get(queue, 0)]
+        due = [str.__str__(queue) for queue in queues if now >= self.known_until.get(queue, 0)]
         if not due:
             return
         for some in portions(due, len, MESSAGES_PER_CALL, NAME_BYTES_PER_CALL):
             with suppress(OutOfMemoryError):
                 KNOWN(self.server, (known_queues(self.prefix),), (0, 0, 0, *some))
             for queue in some:
-                self._known_until[queue] = now + KNOWN_FOR
+                self.known_until[queue] = now + KNOWN_FOR
 
     def try_to_remember(self, *queues: str) -> None:
         """The same when messages were just published to *queues*. Whatever goes wrong here, they are
@@ -355,7 +376,7 @@ class Store:
             logger.debug("Could not note that queues are in use: %s", exc)
             # Every message would cost another attempt.
             until = monotonic() + KNOWN_FOR
-            self._known_until.update((str.__str__(queue), until) for queue in queues)
+            self.known_until.update((str.__str__(queue), until) for queue in queues)
 
 
 def name_of(member: bytes) -> str | None:

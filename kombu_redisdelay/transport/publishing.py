@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from os import urandom
+from time import monotonic
 from typing import Any
 
 from kombu.exceptions import OperationalError
@@ -13,8 +15,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.message import DELAY_HEADER
-from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing
+from kombu_redisdelay.broker.members import with_own
+from kombu_redisdelay.broker.message import DELAY_HEADER, deliverable_ms, due, message_id
+from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing, asks, has_times
+from kombu_redisdelay.broker.plan import Plan, plan
 from kombu_redisdelay.broker.publish_calls import Bindings
 from kombu_redisdelay.broker.ready import ReadyLists
 from kombu_redisdelay.broker.server.wire import without_frames
@@ -29,6 +33,9 @@ from kombu_redisdelay.transport.patience import put_into_each
 
 #: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
 _encode = JSONEncoder().encode
+
+#: Queues and priorities of which a channel remembers how it publishes to them.
+MOST_PLANS = 1000
 
 #: What is said of a message that may have been published.
 UNSURE = (
@@ -56,6 +63,8 @@ class PublishingChannel(DeclaringChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._sizes = Sizes(self.options)
+        #: Queue and the priority that a message names -> how plain messages are published.
+        self._plans: dict[tuple[str, Any], Plan] = {}
         #: kombu's connection, once the channel has lost its own; a weak reference.
         self._owner: Callable[[], Any] = lambda: None
         super().__init__(*args, **kwargs)
@@ -96,6 +105,8 @@ class PublishingChannel(DeclaringChannel):
     ) -> None:
         tag = message["properties"].get("delivery_tag")
         self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange and outbox is None and self._has_pushed(message, routing_key):
+            return
         route = self._routes.get(exchange, routing_key) if exchange else None
         if route is not None and route.queue not in self.store.expires_ms:
             queues, bindings = [route.queue], route.bindings
@@ -106,12 +117,61 @@ class PublishingChannel(DeclaringChannel):
             queues, bindings = self._queues_of(exchange, routing_key), None
         self._send(self._outgoing(message, isinstance(tag, PublishedTag)), queues, bindings, outbox)
 
+    def _has_pushed(self, message: dict[str, Any], queue: str) -> bool:
+        """Publish *message* to *queue* by a plan, if both are plain. Returns whether it is done."""
+        headers, properties, connection = message["headers"], message["properties"], self.connection
+        store = self.store
+        if queue in store.expires_ms or queue in connection.bounds.of or (headers and asks(headers)):
+            return False
+        if "correlation_id" in properties and not (headers and "task" in headers):
+            # An answer, which expires.
+            return False
+        try:
+            plan = self._plans[queue, properties["priority"]]
+        except (KeyError, TypeError):
+            plan = self._plan(queue, properties.get("priority"))
+        if plan is None:
+            return False
+        when = due(message) if headers and has_times(headers) else None
+        text = with_own(_encode(message), deliverable_ms(when))
+        if len(text) > self._sizes.noted:
+            return False
+        try:
+            if when is None:
+                store.push(plan, text)
+            else:
+                store.remember(queue)
+                store.push_later(plan, text, when.at_ms, message_id(message))
+        except ResponseError as exc:
+            raise as_publisher_sees(exc) from None
+        connection.has_published = True
+        if queue in connection.declared_queues and monotonic() >= store.known_until.get(queue, 0):
+            store.try_to_remember(queue)
+        return True
+
+    def _plan(self, queue: str, priority: Any) -> Plan | None:
+        """How to publish plain messages to *queue*; ``None`` if that takes more than a plan."""
+        is_plain = not self.options.partitions and not self.store.confirms
+        # Where a failover is waited for, more can happen.
+        if not is_plain or self.connection.patience is not None or type(priority) is not int:
+            return None
+        step = self._steps.get(priority)
+        if step is None:
+            return None
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[queue, priority] = new = plan(self.store.keys(queue), step)
+        return new
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         """As kombu's, which calls it for what goes back to its queue without ack emulation."""
         self._send(self._outgoing(message), [queue])
 
     def _next_delivery_tag(self) -> PublishedTag:
-        return PublishedTag(super()._next_delivery_tag())
+        # As kombu's, which is a random UUID (RFC 9562, version 4). Its class takes longer than all else here.
+        digits = urandom(16).hex()
+        parts = digits[:8], digits[8:12], digits[13:16], "89ab"[int(digits[16], 16) & 3], digits[17:20]
+        return PublishedTag("{}-{}-4{}-{}{}-{}".format(*parts, digits[20:]))
 
     def _successor(self) -> Any:
         """The channel that has taken the place of this one, whose connection was lost.

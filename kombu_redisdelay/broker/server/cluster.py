@@ -93,6 +93,9 @@ class ClusterServer:
         patience = 0.0 if getattr(self._hurry, "is_on", False) else PATIENCE
         return self._call_all([guarded(command) for command in commands], patience)
 
+    def push(self, data: bytes, count: int) -> None:
+        """Another server may have the slot."""
+
     def call_apart(self, *command: Argument) -> Any:
         return self.server_of(first_key(command)).call_apart(*guarded(command))
 

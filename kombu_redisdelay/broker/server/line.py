@@ -159,7 +159,7 @@ class Line:
         """
         with self._lock:
             self._begin()
-            replies = self._exchange([command])
+            replies = self._exchange(_pieces([command]), 1)
         self._tell()
         try:
             [reply] = checked(replies)
@@ -181,8 +181,20 @@ class Line:
             return None
         with self._lock:
             self._begin()
-            replies = self._exchange(commands)
+            replies = self._exchange(_pieces(commands), len(commands))
         self._tell()
+        return replies
+
+    def try_to_send(self, data: bytes, count: int) -> list[Any] | None:
+        """As :meth:`try_call_all`, for *count* commands that are packed together."""
+        if self._lock.locked() and not self._is_brief:
+            return None
+        pieces = [data] if len(data) <= PIECE_BYTES else _cut(data)
+        with self._lock:
+            self._user, self._is_brief = get_ident(), False
+            replies = self._exchange(pieces, count)
+        if self._vain:
+            self._tell()
         return replies
 
     def ack(self, ack: Ack) -> None:
@@ -311,15 +323,19 @@ class Line:
         self._user = get_ident()
         self._is_brief = is_brief
 
-    def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Write the acks and *commands*, and read all replies."""
+    def _exchange(self, pieces: list[bytes], count: int) -> list[Any]:
+        """Write the acks and the *pieces* of *count* commands, and read all replies."""
         replies: list[Any] = []
         try:
             self._make_ready()
-            self._write_acks()
-            self._send(_pieces(commands), self._written)
-            self._read_acks()
-            _read(self.connection, len(commands), replies)
+            if self._unconfirmed:
+                self._write_acks()
+            self._send(pieces, self._written)
+            if self._written:
+                self._read_acks()
+            else:
+                self._socket = self.connection._sock
+            _read(self.connection, count, replies)
         except BaseException as exc:
             # Whatever was raised, even Celery's soft time limit: the next command must not read our replies.
             self._begin_again()
@@ -529,6 +545,10 @@ def re_authenticate(connection: Any) -> None:
 def _pieces(commands: Sequence[Command]) -> list[bytes]:
     packed = [pack(*command) for command in commands]
     return [b"".join(piece) for piece in portions(packed, len, len(packed), PIECE_BYTES)]
+
+
+def _cut(data: bytes) -> list[bytes]:
+    return [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
 
 
 def _read(connection: Any, count: int, replies: list[Any]) -> None:

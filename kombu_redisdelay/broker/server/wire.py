@@ -111,6 +111,11 @@ def pack(*command: Argument) -> bytes:
     return b"*%d\r\n%b" % (count, b"".join(parts))
 
 
+def without_last(command: Command, count: int = 1) -> bytes:
+    """What is sent of *command* before its last arguments, *count* of them, which are empty here."""
+    return pack(*command)[: -count * len(b"$0\r\n\r\n")]
+
+
 def unpacked(command: Command) -> list[str | bytes | float]:
     """The arguments of *command* one by one, for redis-py."""
     arguments: list[str | bytes | float] = []
