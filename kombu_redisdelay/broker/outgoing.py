@@ -48,8 +48,8 @@ from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
 
-#: The headers that ask something of the broker. Celery's tasks always have the other two, mostly empty.
-_ASKING = frozenset(
+#: The headers that ask more of the broker than to deliver a message at its time.
+ASKING = frozenset(
     (DELAY_HEADER, CONFLICT_HEADER, KEY_HEADER, WEIGHT_HEADER, UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER)
 )
 
@@ -65,11 +65,6 @@ _SCHEDULING = (SCHEDULE, PUBLISH_UNIQUE)
 
 #: When a message is due that does not say.
 _NOW = Due()
-
-
-def asks(headers: Mapping[str, Any]) -> bool:
-    """Whether a message with these *headers* asks more of the broker than to be delivered, at its time."""
-    return not _ASKING.isdisjoint(headers)
 
 
 def has_times(headers: Mapping[str, Any]) -> bool:
@@ -125,12 +120,12 @@ class Outgoing:
         self.encode = encode
         self.is_repeated = is_repeated
         self.is_answer = "correlation_id" in self.properties and "task" not in headers
-        if headers and (asks(headers) or has_times(headers)):
+        if headers and (has_times(headers) or not ASKING.isdisjoint(headers)):
             self._read()
 
     def _read(self) -> None:
         self.due = due(self.message)
-        if not asks(self.headers):
+        if ASKING.isdisjoint(self.headers):
             return
         self.on_conflict, self.unique = on_conflict(self.message), unique_of(self.headers)
         if self.unique is not None:

@@ -498,12 +498,10 @@ class Intake:
         channel = self._channel
         message_of = partial(channel.Message, channel=channel)
         received = receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
-        isolated_after = channel.options.isolated_after
-        if isolated_after > 0:
-            for index, (delivery, message, lost, _) in enumerate(received):
-                if lost >= isolated_after and delivery.needs_ack:
-                    channel.qos.report_isolated(delivery.queue, message, lost)
-                    received[index] = received[index]._replace(waits_until=monotonic() + ISOLATION_PATIENCE)
+        for index, (delivery, message, lost, _) in enumerate(received):
+            if lost and delivery.needs_ack and 0 < channel.options.isolated_after <= lost:
+                channel.qos.report_isolated(delivery.queue, message, lost)
+                received[index] = received[index]._replace(waits_until=monotonic() + ISOLATION_PATIENCE)
         return received
 
     def _without_acks(self, no_ack: bool) -> bool:

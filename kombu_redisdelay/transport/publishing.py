@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.members import with_own
 from kombu_redisdelay.broker.message import DELAY_HEADER, deliverable_ms, due, message_id
-from kombu_redisdelay.broker.outgoing import Addressed, Outbox, Outgoing, asks, has_times
+from kombu_redisdelay.broker.outgoing import ASKING, Addressed, Outbox, Outgoing, has_times
 from kombu_redisdelay.broker.plan import Plan, plan
 from kombu_redisdelay.broker.publish_calls import Bindings
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -121,11 +121,12 @@ class PublishingChannel(DeclaringChannel):
         """Publish *message* to *queue* by a plan, if both are plain. Returns whether it is done."""
         headers, properties, connection = message["headers"], message["properties"], self.connection
         store = self.store
-        if queue in store.expires_ms or queue in connection.bounds.of or (headers and asks(headers)):
+        if queue in store.expires_ms or queue in connection.bounds.of or not ASKING.isdisjoint(headers or ()):
             return False
         if "correlation_id" in properties and not (headers and "task" in headers):
             # An answer, which expires.
             return False
+        plan: Plan | None
         try:
             plan = self._plans[queue, properties["priority"]]
         except (KeyError, TypeError):

@@ -164,9 +164,9 @@ class TestPortions:
         exchanges = []
         exchange = line._exchange
 
-        def counted(commands: Any) -> Any:
-            exchanges.append(len(commands))
-            return exchange(commands)
+        def counted(pieces: list[bytes], count: int) -> Any:
+            exchanges.append(count)
+            return exchange(pieces, count)
 
         line._exchange = counted
         with batch(app):

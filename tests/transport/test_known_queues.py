@@ -98,7 +98,7 @@ class TestAMessage:
         declared(channel)
         publish(channel, "a")
         site.redis.delete(known_queues(""))
-        channel.store._known_until["q"] = 0
+        channel.store.known_until["q"] = 0
         publish(channel, "b")
         assert known(site) == {"q"}
 

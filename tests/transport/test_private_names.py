@@ -16,6 +16,7 @@ from threading import RLock
 
 import celery
 import pytest
+import redis.connection
 from billiard.pool import ApplyResult
 from billiard.process import BaseProcess
 from celery import Celery
@@ -36,6 +37,13 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 PACKAGE = Path(kombu_redisdelay.__file__).parent
 
+
+def python_parser() -> type:
+    """redis-py's parser that is written in Python. It has had three names."""
+    names = ("PythonParser", "_RESP2Parser")
+    return next(getattr(redis.connection, name) for name in names if hasattr(redis.connection, name))
+
+
 #: Name -> the class that has it.
 PRIVATE: dict[str, type] = {
     "_accept_callback": ApplyResult,
@@ -46,6 +54,7 @@ PRIVATE: dict[str, type] = {
     "_already_revoked": Request,
     "_avail_channels": virtual.Transport,
     "_busy_workers": AsynPool,
+    "_buffer": python_parser(),
     "_cache": AsynPool,
     "_chan_to_sock": kombu_redis.MultiChannelPoller,
     "_channels": kombu_redis.MultiChannelPoller,
@@ -54,7 +63,6 @@ PRIVATE: dict[str, type] = {
     "_close_clients": kombu_redis.Channel,
     "_connections": BlockingConnectionPool,
     "_delivered": virtual.QoS,
-    "_dirty": virtual.QoS,
     "_event_dispatcher": AMQP,
     "_fanout_queues": kombu_redis.Channel,
     "_finalize_mutex": Celery,
@@ -69,6 +77,7 @@ PRIVATE: dict[str, type] = {
     "_is_owned": type(RLock()),
     "_message": Request,
     "_on_collect": virtual.QoS,
+    "_parser": Connection,
     "_pool_map": TaskPool,
     "_queue_cycle": kombu_redis.Channel,
     "_raw": virtual.Message,

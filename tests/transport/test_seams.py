@@ -92,7 +92,15 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
         QoS,
         virtual.QoS,
-        {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
+        {
+            "ack",
+            "append",
+            "reject",
+            "can_consume",
+            "restore_unacked",
+            "restore_unacked_once",
+            "restore_visible",
+        },
     ),
     (
         Transport,
