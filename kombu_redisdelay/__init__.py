@@ -13,20 +13,20 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.server import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
-    from kombu_redisdelay.operations.failure_groups import FailureGroup
+    from kombu_redisdelay.operations.failed_tasks import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
     from kombu_redisdelay.operations.fairness import Fairness
-    from kombu_redisdelay.operations.forecast import ServerFill
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
-    from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
+    from kombu_redisdelay.operations.memory_report import MemoryUse, StateMemory, TaskMemory, UnreadQueue
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.other_keys import LargeKey, OtherKeys
     from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
+    from kombu_redisdelay.operations.server_memory import ServerFill
     from kombu_redisdelay.operations.stats import QueueStats
     from kombu_redisdelay.operations.timeline import Span
     from kombu_redisdelay.transport import Transport

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.once
 
 #: What ``python -m tools.weight`` prints, at most; lines with some room.
 BUDGET = {
-    "Python files": 236,
+    "Python files": 208,
     "scripts": 46,
     "lines of Lua": 4_880,
     "lines of broker": 7_050,

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kombu_redisdelay import Selection, batch
-from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.pace import Tell
 from kombu_redisdelay.web import works
 from kombu_redisdelay.web.words import plural
 from kombu_redisdelay.web.works import Work, Works
