@@ -23,6 +23,9 @@ KEY = "redisdelay-key"
 #: Stands after that: a list of three texts (:mod:`~kombu_redisdelay.broker.unique`).
 UNIQUE = "redisdelay-unique"
 
+#: Those that a message which was just published, and asks nothing of the broker, has not.
+RARE = frozenset((DELIVERIES, LOST, UNKNOWN, KEY, UNIQUE))
+
 #: How that begins, and before which byte.
 UNIQUE_BEGINS, UNIQUE_WITHIN = b'"redisdelay-unique": ["', 700
 

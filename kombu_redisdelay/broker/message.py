@@ -17,14 +17,10 @@ from dateutil.parser import isoparse
 
 from kombu_redisdelay.broker.members import (
     BEYOND,
-    DELIVERIES,
     DIGITS,
     DUE,
-    KEY,
-    LOST,
     NO_MEMBERS,
-    UNIQUE,
-    UNKNOWN,
+    RARE,
     Members,
     take_out,
     wrong_member,
@@ -316,7 +312,7 @@ def _delivered_ms(headers: Mapping[str, Any]) -> float:
 
 def _is_usual(payload: Any) -> TypeGuard[dict[str, Any]]:
     """Whether *payload* is a message like nearly all: :func:`check` finds nothing in it, and there is nothing
-    to take out of it but :data:`DUE`. Each message goes through this, so it calls nothing."""
+    to take out of it but :data:`DUE`. Each message goes through this, so it calls next to nothing."""
     try:
         properties, headers = payload["properties"], payload["headers"]
         info, priority = properties["delivery_info"], properties["priority"]
@@ -335,8 +331,7 @@ def _is_usual(payload: Any) -> TypeGuard[dict[str, Any]]:
             and CONFLICT_HEADER not in headers
             and DELAY_HEADER not in headers
             and DELIVERY_COUNT_HEADER not in headers
-            and not (DELIVERIES in payload or LOST in payload or UNKNOWN in payload)
-            and not (KEY in payload or UNIQUE in payload)
+            and RARE.isdisjoint(payload)
             and (DUE not in payload or (type(payload[DUE]) is int and 0 <= payload[DUE] < BEYOND))
         )
     except (KeyError, TypeError):
