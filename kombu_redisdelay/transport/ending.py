@@ -157,21 +157,21 @@ def tell(request: Any, outcome: str, error: str = "-", ran: object = None) -> No
         ready_ms, waited = stored.members.due_ms, None
         if ready_ms is not None:
             waited = max(0.0, (finished_ms - ready_ms) / 1000 - (ran or 0.0))
-        task = FinishedTask(
-            round(finished_ms),
-            waited,
-            ran,
-            tries_after(request.request_dict.get("retries")),
-            outcome,
-            error,
-            _name(request.type),
-            _name(str(request.hostname)),
-            stored_id(str(request.id)),
-        )
-        metrics.task_ended(task.task, outcome, error, waited, ran)
-        finishing = request.open_channel.consumer.finishing
-        if finishing is not None:
-            finishing.add(stored.queue, task)
+        task = _name(request.type)
+        metrics.task_ended(task, outcome, error, waited, ran)
+        if request.lists_ends:
+            finished = FinishedTask(
+                round(finished_ms),
+                waited,
+                ran,
+                tries_after(request.request_dict.get("retries")),
+                outcome,
+                error,
+                task,
+                _name(str(request.hostname)),
+                stored_id(str(request.id)),
+            )
+            request.open_channel.consumer.finishing.add(stored.queue, finished)
     except Exception:
         # The result of the task does not depend on it.
         logger.exception("Could not note the end of a task%s", which([name_of(message)], 1))

@@ -106,12 +106,14 @@ class _Part(NamedTuple):
         types: its value is right if it has one of these types.
         is_right: whether another value is right, too.
         meant: what Celery is to get in place of one that is not; :data:`_NOTHING` if it means nothing.
+        usual: a value that nearly all messages have, and that is right.
     """
 
     words: str
     types: frozenset[type]
     is_right: Callable[[Any], bool]
     meant: Callable[[Any], Any]
+    usual: Any = None
 
 
 class _Parts:
@@ -126,18 +128,20 @@ class _Parts:
         self._where = where
         self._parts = parts
         self._needs = needs
-        self._types = [(name, part.types) for name, part in parts.items()]
+        self._types = [(name, part.types, part.usual) for name, part in parts.items()]
 
     def wrong_one(self, values: dict[str, Any]) -> str | None:
         """What is wrong with one of *values*, in a line; ``None`` if all are right, or are now."""
-        # Each message goes through this: a microsecond counts.
+        # Each message goes through this: it calls nothing if all are right.
         for name in self._needs:
             if name not in values:
                 return f"{self._where} {name!r} is missing"
-        value_of, parts = values.get, self._parts
-        for name, types in self._types:
-            value = value_of(name)
-            if type(value) not in types and not parts[name].is_right(value):
+        parts = self._parts
+        for name, types, usual in self._types:
+            value = values[name] if name in values else None  # noqa: SIM401
+            if type(value) in types or (usual is not None and value == usual):
+                continue
+            if not parts[name].is_right(value):
                 meant = parts[name].meant(value)
                 if meant is _NOTHING:
                     return f"{self._where} {name!r} is not {parts[name].words}"
@@ -150,11 +154,14 @@ def _part(
     *types: type,
     also: Callable[[Any], bool] = lambda value: False,
     meant: Callable[[Any], Any] = lambda value: _NOTHING,
+    usual: Any = None,
 ) -> _Part:
     """A part that may be missing."""
-    return _Part(
-        words, frozenset((*types, type(None))), lambda value: isinstance(value, types) or also(value), meant
-    )
+
+    def is_right(value: Any) -> bool:
+        return isinstance(value, types) or also(value)
+
+    return _Part(words, frozenset((*types, type(None))), is_right, meant, usual)
 
 
 def _is_text(value: Any) -> bool:
@@ -241,7 +248,7 @@ _OF_TASK = {
     "id": _ID,
     "eta": _part("a time", also=_is_eta, meant=_meant_eta),
     "expires": _part("a time", also=_is_moment),
-    "timelimit": _part("two numbers of seconds", also=_are_limits, meant=_meant_limits),
+    "timelimit": _part("two numbers of seconds", also=_are_limits, meant=_meant_limits, usual=[None, None]),
     "retries": _part("a number", int, float, bool, meant=_meant_number),
     "group": _GROUP,
 }

@@ -110,6 +110,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
         consumer: that of Celery.
         door: of the same worker.
         tells: whether anybody wants to know how tasks end.
+        lists_ends: whether there is a list of finished tasks.
         is_kept: whether it was noted among the failed ones.
         is_told: whether it was told how it has ended.
     """
@@ -117,6 +118,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
     consumer: ClassVar[Any]
     door: ClassVar[Door]
     tells: ClassVar[bool]
+    lists_ends: ClassVar[bool]
     is_kept = False
     is_told = False
     tell = tell
@@ -251,8 +253,9 @@ def requests_of(consumer: Any, door: Door, options: Options) -> Iterator[None]:
         door: of the same worker.
         options: those of its broker.
     """
-    tells = metrics.IS_INSTALLED or options.kept_finished is not None
-    of_worker = {"consumer": consumer, "door": door, "tells": tells}
+    lists_ends = options.kept_finished is not None
+    tells = metrics.IS_INSTALLED or lists_ends
+    of_worker = {"consumer": consumer, "door": door, "tells": tells, "lists_ends": lists_ends}
     given = [(task, vars(task).copy()) for task in consumer.app.tasks.values()]
     classes: dict[type, type] = {}
     try:

@@ -41,7 +41,8 @@ PACKAGE = Path(kombu_redisdelay.__file__).parent
 def python_parser() -> type:
     """redis-py's parser that is written in Python. It has had three names."""
     names = ("PythonParser", "_RESP2Parser")
-    return next(getattr(redis.connection, name) for name in names if hasattr(redis.connection, name))
+    found: type = next(getattr(redis.connection, each) for each in names if hasattr(redis.connection, each))
+    return found
 
 
 #: Name -> the class that has it.

@@ -232,7 +232,10 @@ class Line:
         if not self._lock.acquire(timeout=AT_HAND_WITHIN):
             return False
         try:
-            self._begin(is_brief=True)
+            self._user, self._is_brief = get_ident(), True
+            if 0 < self._written < UNREAD_LIMIT - 1 and monotonic() - self._used_at <= READ_AFTER:
+                # As for ack: a connection that has just been used is not checked.
+                return self.connection._sock is not None and not self._vain
             return self._is_ready()
         finally:
             self._lock.release()
@@ -319,9 +322,8 @@ class Line:
             self._begin()
             self._begin_again()
 
-    def _begin(self, is_brief: bool = False) -> None:
-        self._user = get_ident()
-        self._is_brief = is_brief
+    def _begin(self) -> None:
+        self._user, self._is_brief = get_ident(), False
 
     def _exchange(self, pieces: list[bytes], count: int) -> list[Any]:
         """Write the acks and the *pieces* of *count* commands, and read all replies."""
