@@ -1,0 +1,107 @@
+"""What the plain path costs, in function calls and in commands of Redis: they do not depend on the machine.
+
+A budget is raised by hand, in the commit that needs it, which says why. Who makes something cheaper lowers
+it.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kombu.entity import Queue
+from kombu.messaging import Consumer, Producer
+
+from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.server import line
+from kombu_redisdelay.broker.server.wire import unpacked
+from tests.environments import ENVIRONMENT, NEWEST
+from tests.transport.kit import Site
+
+#: How many calls of redis-py, kombu and Python are counted depends on their releases.
+pytestmark = [
+    pytest.mark.one_server,
+    pytest.mark.skipif(ENVIRONMENT != NEWEST, reason="other releases make other calls"),
+]
+
+LATER = {"eta": "2099-01-01T00:00:00+00:00"}
+COUNT = 500
+
+#: Function calls for each message, all of them: of Python, kombu, redis-py and ours.
+CALLS = {"publish": 150, "publish for later": 175, "consume and ack": 183}
+
+#: Messages that one take brings -> commands that Redis runs for it, the script itself among them.
+COMMANDS = {0: 9, 1: 12, 16: 27}
+
+
+def calls(do: Callable[[], object]) -> float:
+    """Function calls for each of :data:`COUNT` messages."""
+    profile = cProfile.Profile()
+    profile.runcall(do)
+    return float(pstats.Stats(profile).total_calls) / COUNT  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def producer(site: Site) -> Any:
+    channel = site.channel()
+    Queue("q")(channel).declare()
+    producer = Producer(channel, serializer="json")
+    for headers in ({}, LATER):
+        producer.publish({"x": "y"}, routing_key="q", headers=headers)
+    return producer
+
+
+def publish(producer: Any, headers: dict[str, str]) -> None:
+    for _ in range(COUNT):
+        producer.publish({"x": "y" * 100}, routing_key="q", headers=headers)
+
+
+@pytest.mark.parametrize(("what", "headers"), [("publish", {}), ("publish for later", LATER)])
+def test_publishing(producer: Any, what: str, headers: dict[str, str]) -> None:
+    assert calls(lambda: publish(producer, headers)) <= CALLS[what]
+
+
+def test_consuming(site: Site, producer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a slow machine, the reply to each ack would be read by itself.
+    monkeypatch.setattr(line, "READ_AFTER", 60.0)
+    publish(producer, {})
+    connection, got = site.connect(), 0
+
+    def receive(body: object, message: Any) -> None:
+        nonlocal got
+        got += 1
+        message.ack()
+
+    def consume() -> None:
+        while got <= COUNT:
+            connection.drain_events(timeout=10)
+
+    channel, queues = connection.channel(), [Queue("q")]
+    with Consumer(channel, queues, callbacks=[receive], accept=["json"], prefetch_count=16):
+        connection.drain_events(timeout=10)
+        found = calls(consume)
+    assert got == COUNT + 1
+    assert found <= CALLS["consume and ack"]
+
+
+@pytest.mark.parametrize("count", COMMANDS)
+def test_taking(site: Site, producer: Any, count: int) -> None:
+    """The schedule has a message."""
+    consumer = site.channel().consumer
+    # The first one is acked, and the lease is fresh.
+    [delivery] = consumer.take(Request(["q"], 1)).deliveries
+    consumer.ack("q", delivery.tag)
+    consumer.confirm_acks()
+    for _ in range(count):
+        producer.publish("m", routing_key="q")
+    take = consumer.takes_in(0).ask_for(Request(["q"], count + 1))
+    with site.redis.pipeline(transaction=True) as pipe:
+        # Nothing else runs meanwhile.
+        pipe.config_resetstat().execute_command(*unpacked(take)).info("commandstats")
+        _, _, stats = pipe.execute()
+    ran = {name: each["calls"] for name, each in stats.items() if not name.startswith("cmdstat_config")}
+    assert ran["cmdstat_rpop" if count else "cmdstat_del"] == (count or 1)
+    assert sum(ran.values()) <= COMMANDS[count], ran
