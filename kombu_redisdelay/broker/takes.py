@@ -30,12 +30,15 @@ from kombu_redisdelay.broker.server.scripts import LOOK, TAKE, ScriptCall, try_e
 from kombu_redisdelay.broker.server.wire import (
     Argument,
     Command,
+    Packed,
     PackedKeys,
     checked,
     clock_ms,
     explained,
     explained_all,
     first_due_ms,
+    packed,
+    unpacked,
 )
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unknown_tasks import find_waiting, named
@@ -44,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 #: A take works on no more queues than this, as take.lua says.
 QUEUES_PER_TAKE = 16
+
+#: How many ARGV of take.lua change with each call. They stand first.
+CHANGING = 7
 
 #: This number of peeks looks at all schedules.
 PEEKS = 3
@@ -83,6 +89,8 @@ class Takes:
         self._acks = acks
         self._lease = options.lease_policy
         self._fresh_ms = self._lease.fresh_ms
+        #: The latest arguments that seldom change, by what they depend on.
+        self._usual_of: dict[tuple[bool, bool, str], Packed] = {}
         self._clock = ServerClock()
         #: The request that has no reply yet, or whose reply was lost, or was an error.
         self._unanswered: Request | None = None
@@ -266,27 +274,37 @@ class Takes:
         # strict order, the first ones are the right ones.
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
-        return roster.wake_keys, TAKE.arguments(
-            store.steps,
-            limit=min(request.limit, self._reserved),
-            migrate_limit=migrate,
+        usual = self._usual(request, self._peculiarities(roster, request.no_ack))
+        limit, known = min(request.limit, self._reserved), self._known(roster, request)
+        changing = (limit, migrate, self._first_tag, int(is_repeated), look_from, roster.indices(hot), known)
+        return roster.wake_keys, [*changing, usual]
+
+    def _usual(self, request: Request, peculiarities: str) -> Packed:
+        """The arguments that are nearly always the same, packed."""
+        about = request.in_turn, request.comes_again, peculiarities
+        usual = self._usual_of.get(about)
+        if usual is None:
+            arguments = tuple(self._arguments(request, peculiarities)[CHANGING:])
+            self._usual_of = {about: (usual := packed(unpacked(arguments)))}
+        return usual
+
+    def _arguments(self, request: Request, peculiarities: str) -> list[Argument]:
+        """ARGV of take.lua, without those that change with each call."""
+        return TAKE.arguments(
+            self._store.steps,
+            **dict.fromkeys(TAKE.names[:CHANGING], ""),
             byte_limit=BYTES_PER_CALL,
-            first_tag=self._first_tag,
             consumer=self._consumer,
             lease_ms=self._lease.lease_ms,
             fresh_ms=self._fresh_ms,
-            prefix=store.prefix,
-            separator=store.separator,
+            prefix=self._store.prefix,
+            separator=self._store.separator,
             braces=int(self.server.has_slots),
-            step_count=len(store.steps),
+            step_count=len(self._store.steps),
             in_turn=int(request.in_turn),
             isolated_from=self._options.isolated_after,
-            is_repeated=int(is_repeated),
-            look_from=look_from,
-            hot_indices=roster.indices(hot),
-            peculiarities=self._peculiarities(roster, request.no_ack),
+            peculiarities=peculiarities,
             comes_again=int(request.comes_again),
-            known_tasks=self._known(roster, request),
         )
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:

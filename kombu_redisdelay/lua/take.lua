@@ -28,10 +28,20 @@ local
   limit,
   -- How many messages to migrate at most.
   migrate_limit,
-  -- How many bytes to migrate at most, and to take at most. A message of this size or more is large.
-  byte_limit,
   -- Delivery tag of the first message. The others follow it.
   first_tag,
+  -- "1": the reply to an earlier call with the same tags was lost.
+  is_repeated,
+  -- The index of the queue from which on tokens are looked for.
+  look_from,
+  -- The indices of the hot queues, separated by spaces: in the order in which they are taken from if in turn.
+  -- If not in turn, that is the order of KEYS.
+  hot_indices,
+  -- Of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua).
+  known_tasks,
+  -- From here on, they are nearly always the same.
+  -- How many bytes to migrate at most, and to take at most. A message of this size or more is large.
+  byte_limit,
   consumer,
   -- How long its lease lasts, ms.
   lease_ms,
@@ -50,20 +60,11 @@ local
   -- How many times a message was lost with a consumer before it is isolated (0: never). No message is taken
   -- after it in the same batch, so that the consumer holds nothing else.
   isolated_from,
-  -- "1": the reply to an earlier call with the same tags was lost.
-  is_repeated,
-  -- The index of the queue from which on tokens are looked for.
-  look_from,
-  -- The indices of the hot queues, separated by spaces: in the order in which they are taken from if in turn.
-  -- If not in turn, that is the order of KEYS.
-  hot_indices,
   -- For each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks, its
   -- x-expires in ms (0: none), and the same of what the consumer holds of it.
   peculiarities,
   -- "1": the consumer comes again when the reply says so.
-  comes_again,
-  -- Of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua).
-  known_tasks = unpack(ARGV)
+  comes_again = unpack(ARGV)
 
 step_count, braces = tonumber(step_count), tonumber(braces)
 

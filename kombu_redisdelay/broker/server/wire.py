@@ -46,12 +46,17 @@ Argument = str | bytes | float | Packed
 Command = tuple[Argument, ...]
 
 
+def packed(arguments: Sequence[str | bytes | float]) -> Packed:
+    """*arguments* that are sent again and again."""
+    return Packed(len(arguments), b"".join(map(_packed, arguments)), str(arguments[0]))
+
+
 class PackedKeys(tuple[str, ...]):
     """Keys that are sent again and again, so they are packed once."""
 
     @cached_property
     def packed(self) -> Packed:
-        return Packed(len(self), b"".join(map(_packed, self)), self[0])
+        return packed(self)
 
 
 class WrongServer(ConnectionError):
