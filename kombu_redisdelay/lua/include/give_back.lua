@@ -10,8 +10,9 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
--- include: archive
 -- include: arrive
+-- include: brief
+-- include: clock
 -- include: history
 -- include: retry_wait
 
@@ -57,6 +58,15 @@ local function most_given_back(queue, count)
   return queue.counts_keys and 50 or queue.fair and 100 or count
 end
 
+-- Most calls have none that dies: so this is made only if there is one. What it returns adds a dead letter.
+local function for_dead_letters(queue)
+  -- include: dead_letter
+  local archive = archive_of_dead(queue.dead)
+  return function(over)
+    return add_dead_letter(archive, over, queue.dead_limit)
+  end
+end
+
 -- `id` is the name that the message gets if it must wait or is a dead letter; '' if the caller does not know
 -- it. `queue` is that of leave.lua, and has dead (the index), dead_limit, delivery_limit, isolated_from (0:
 -- each death is a failure), retry_wait_ms (the first wait) and delay_ms (nil: by retry_wait_ms).
@@ -84,19 +94,18 @@ local function give_back(tag, id, how, queue, done)
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
-    local keys = archive_of(queue.dead)
-    expect_to_keep(keys)
+    done.add_dead = done.add_dead or for_dead_letters(queue)
     leave(message)
     done.dead = done.dead + 1
     done.dropped = done.dropped
-      + add_dead_letter(keys, {
+      + done.add_dead({
         id = id,
         tag = tag,
         failures = count,
         kind = 'delivery-limit',
         details = '{"text": "delivery limit of ' .. queue.delivery_limit .. ' reached"}',
         stored = stored,
-      }, queue.dead_limit)
+      })
     add_brief(done.briefs, stored)
     is_over(message, now_ms)
   elseif where == 'later' then
