@@ -131,13 +131,13 @@ def _details(reason: str) -> str:
 
 
 def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[None]:
-    """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and what is left of
-    them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
+    """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and mend what is left
+    of them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
     failed tasks, these stay: others may keep some."""
     states = [state for state in ARCHIVED if state != FAILED or options.kept_failed]
     every = [(queue, state) for queue in queues for state in states]
     looks = (("EXISTS", *store.keys(queue).archive(state)) for queue, state in every)
-    #: Where it goes on to look for those that are gone.
+    #: Where it goes on to look for what is lost or gone.
     left = {each: b"0" for each, exists in zip(every, answers(store.server, looks), strict=True) if exists}
     while left:
         yield
@@ -163,7 +163,7 @@ def _trimming(store: Store, options: Options, queue: str, state: str, cursor: by
         at_most=TRIMMED_PER_CALL,
         told_from=TOLD_FROM if state == FAILED else "",
         told_every_s=TOLD_EVERY,
-        lost_from=cursor if state == FAILED else "",
+        lost_from=cursor,
     )
     return TRIM, (store.keys(queue).archive(state).names,), args
 
@@ -202,14 +202,13 @@ class OlderLetter:
 
 
 def move_older(
-    store: Store, queues: Sequence[str], refused: Callable[[str, ResponseError], object] | None = None
+    store: Store, queues: Sequence[str], refused: Callable[[str, ResponseError], object]
 ) -> RoundTrips[None]:
     """Move the dead letters of *queues* that a worker of an older release keeps in a list. Any number of
     processes may do this at the same time.
 
     Arguments:
-        refused: called with a queue whose rest is left to the next time, and with the error of the server;
-            ``None`` raises that.
+        refused: called with a queue whose rest is left to the next time, and with the error of the server.
     """
     commands: list[Command] = [("LLEN", store.keys(queue).dead) for queue in queues]
     for queue, count in zip(queues, store.server.call_all(*commands), strict=True):
@@ -218,8 +217,6 @@ def move_older(
             if count:
                 yield from _move_those(store, queue, count)
         except ResponseError as exc:
-            if refused is None:
-                raise
             refused(queue, exc)
 
 

@@ -1,6 +1,6 @@
 -- Removes the oldest failed tasks, or dead letters, of a queue as long as they are too many, too old or too
--- large together. Before, it makes again what was lost of their keys, and forgets which have returned of those
--- that are gone (include/archive_upkeep.lua). If there are none, what is left of them goes.
+-- large together. Before, it mends what was lost of their keys, and forgets which of those that are gone have
+-- returned (include/archive_upkeep.lua). If there are none, what is left of them goes.
 --
 -- KEYS[1]  index of the state: failed, or dead:index
 -- ARGV[1]  how many are kept
@@ -19,14 +19,14 @@
 -- include: archive_upkeep
 -- include: history
 
-local count, age_ms, bytes, at_most, told_from, told_every_s, look_from = unpack(ARGV)
+local count, age_ms, bytes, at_most, told_from, told_every_s, lost_from = unpack(ARGV)
 local most, now_us = tonumber(at_most), clock_us()
 local now_ms = now_us / 1000
 local is_usable, archive = pcall(open_archive, KEYS[1])
 if not is_usable then
   return { 0, 0, '' }
 end
-local walk, cursor = string.match(look_from, '^(%a*) ?(%d+)$')
+local walk, cursor = string.match(lost_from, '^(%a*) ?(%d+)$')
 if walk == 'heads' or walk == '' and archive.heads > archive.index then
   cursor = list_again(archive, cursor, most, now_us)
   return { 0, 0, cursor == '0' and 'returned 0' or 'heads ' .. cursor }

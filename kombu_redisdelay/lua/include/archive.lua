@@ -113,7 +113,7 @@ local function count_kept(archive, at_ms, head, message_bytes, by)
   redis.call('HSET', groups, unpack(changes))
 end
 
--- Whether a key has gone without the others; or the index has got its first name just now.
+-- Whether a key has gone without the others, or there was none.
 local function is_damaged(archive)
   local is_gone = archive.heads > archive.index or not archive.bytes
   for _, list in ipairs(LISTS) do

@@ -63,10 +63,10 @@ local function keep(archive, over)
   if type(added) ~= 'number' then
     return REFUSED, added
   end
-  archive.index = archive.index + 1
   if is_damaged(archive) then
     for_upkeep().count_from(archive, at_ms)
   end
+  archive.index = archive.index + 1
   local numbers = string.format('%.0f %.0f', at_us, over.failures)
   local head = table.concat({ numbers, over.group, over.is_copy and over.tag or '-', over.details }, ' ')
   listed(archive, 'heads', redis.call('HSET', keys.heads, name, head))

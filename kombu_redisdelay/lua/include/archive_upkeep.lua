@@ -8,15 +8,21 @@ local function unlink_rest(archive)
   local keys = archive.keys
   if archive.index == 0 and archive.heads == 0 then
     redis.call('UNLINK', keys.heads, keys.messages, keys.groups, keys.duplicates, keys.returned)
+    archive.messages, archive.duplicates, archive.returned = 0, 0, 0
   end
 end
 
--- Begins to count anew: count_anew() counts those that came before `since_ms`.
+-- Begins to count anew: if there are some, count_anew() counts those that came before `since_ms`.
 local function count_from(archive, since_ms)
   local groups = archive.keys.groups
+  unlink_rest(archive)
   redis.call('UNLINK', groups)
-  redis.call('HSET', groups, '', 0, 'since', string.format('%.3f', since_ms))
-  archive.bytes, archive.since_ms, archive.has = 0, since_ms, {}
+  redis.call('HSET', groups, '', 0)
+  if archive.index + archive.heads > 0 then
+    redis.call('HSET', groups, 'since', string.format('%.3f', since_ms))
+    archive.since_ms = since_ms
+  end
+  archive.bytes, archive.has = 0, {}
   for _, list in ipairs(LISTS) do
     archive.has[list] = false
     listed(archive, list, 0)

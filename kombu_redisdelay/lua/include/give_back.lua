@@ -12,7 +12,6 @@
 
 -- include: arrive
 -- include: brief
--- include: clock
 -- include: history
 -- include: retry_wait
 
