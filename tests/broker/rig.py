@@ -55,6 +55,11 @@ LEASE_MS = 60_000
 WATCH_SECONDS = 30
 
 
+def never(queue: str, error: Exception) -> None:
+    """For what must not be refused."""
+    raise error
+
+
 def a_failure(id: str, error: str = "KeyError", task: str = "tasks.fail") -> Failure:
     """What a worker notes of a failure of the task with this id."""
     return Failure(id, task, error, "'x'", "Traceback ...", "celery@test", 1, 1.5)
