@@ -47,13 +47,15 @@ if not message then
   return 0
 end
 
-local stored, now_us = message.stored, clock_us()
+-- What was lost of a task that is known to have returned.
+local stored, now_us, lost = message.stored, clock_us(), string.match(details, '^{"returned": "(%l+)"')
 local over = {
   at_us = now_us,
   id = id,
   tag = tag,
   failures = deliveries(stored, message.start) + tonumber(failed_now),
   details = details,
+  lost = lost,
   stored = stored,
 }
 
@@ -81,7 +83,6 @@ local outcome = is_usable and keep(archive, over) or REFUSED
 leaves()
 if outcome ~= IS_THERE then
   -- It is counted also if it was refused.
-  local lost = string.match(details, '^{"returned": "(%l+)"')
   note(KEYS[2], lost and 'returned' or 'failed_tasks', 1)
   note(KEYS[2], 'continuations', lost == 'continuation' and 1 or 0)
 end
@@ -91,7 +92,7 @@ end
 local dropped = keep_within(archive, limits_of(count, age_ms, bytes), now_us / 1000)
 note(KEYS[2], 'failed_dropped', dropped)
 for name, key in pairs(archive.keys) do
-  -- How many groups there are is not known.
+  -- Of the groups, it is not known how many there are.
   if archive[name] ~= 0 then
     redis.call('PEXPIRE', key, age_ms)
   end

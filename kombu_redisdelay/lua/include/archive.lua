@@ -8,7 +8,7 @@
 --   groups      hash: "<task> <error>" -> "<how many> <first, ms> <last, ms>"; those that have returned are
 --               counted apart, under "<task> <error> <what was lost>"; '' -> bytes of all; since -> while
 --               they are counted anew: only those are counted that came at this time, ms, or later;
---               heads, messages, duplicates, returned -> 1 while there has to be such a key
+--               duplicates, returned -> 1 while there have to be some of these
 --   duplicates  zset: names of those whose id another one had before (duplicates.lua)
 --   returned    zset: names of those that are known to have returned -> the same time as in the index. No
 --               dead letter has. An older release knows nothing of it, and leaves names there
@@ -21,9 +21,6 @@
 
 -- include: clock
 -- include: duplicates
-
--- Of which of its keys an archive notes that they have to be there.
-local LISTS = { 'heads', 'messages', 'duplicates', 'returned' }
 
 -- The archive of a state, from the key of its index: its `keys`, and under the same names how much they have,
 -- which the functions below keep right. Raises an error if a key has another type: another program may have
@@ -39,9 +36,9 @@ local function open_archive(index)
     duplicates = begin .. 'duplicates',
     returned = begin .. 'returned',
   }
-  local noted = redis.call('HMGET', keys.groups, '', 'since', unpack(LISTS))
+  local counted, since = unpack(redis.call('HMGET', keys.groups, '', 'since'))
   -- Another program may have written no number.
-  local bytes = string.match(noted[1] or '', '^%d+$')
+  local bytes = string.match(counted or '', '^%d+$')
   return {
     keys = keys,
     index = redis.call('ZCARD', index),
@@ -51,36 +48,33 @@ local function open_archive(index)
     returned = redis.call('ZCARD', keys.returned),
     -- Of all that are counted; nil if nothing is.
     bytes = bytes and #bytes <= 15 and tonumber(bytes) or nil,
-    since_ms = tonumber(string.match(noted[2] or '', '^%d+%.?%d*$') or nil),
-    has = { heads = noted[3], messages = noted[4], duplicates = noted[5], returned = noted[6] },
+    since_ms = since and tonumber(string.match(since, '^%d+%.?%d*$') or nil),
   }
 end
 
--- To be called when one of these keys has got so many, or has lost as many.
+-- To be called when the `duplicates` or the `returned` ones have got so many, or have lost as many.
 local function listed(archive, list, by)
-  archive[list] = archive[list] + by
-  if (archive[list] > 0) ~= (archive.has[list] ~= false) then
-    archive.has[list] = archive[list] > 0
-    if archive.has[list] then
-      redis.call('HSET', archive.keys.groups, list, 1)
-    else
-      redis.call('HDEL', archive.keys.groups, list)
-    end
+  local before = archive[list]
+  archive[list] = before + by
+  if before == 0 and by > 0 then
+    redis.call('HSET', archive.keys.groups, list, 1)
+  elseif by < 0 and archive[list] == 0 then
+    redis.call('HDEL', archive.keys.groups, list)
   end
 end
 
--- What was lost of one that is known to have returned; nil of another one.
+-- What was lost of one that is known to have returned, by its head; nil of another one.
 local function returned_in(head)
   return string.match(head, '^%d+ %d+ %S+ %S+ %S+ {"returned": "(%l+)"')
 end
 
--- Lists one that is in the index also where it has to be besides.
-local function list_besides(archive, name, at_ms, head)
+-- Lists one that is in the index also where it has to be besides. `lost` is what returned_in() tells.
+local function list_besides(archive, name, at_ms, lost)
   local keys = archive.keys
   if string.find(name, DUPLICATE, 1, true) then
     listed(archive, 'duplicates', redis.call('ZADD', keys.duplicates, 0, name))
   end
-  if returned_in(head) then
+  if lost then
     listed(archive, 'returned', redis.call('ZADD', keys.returned, string.format('%.3f', at_ms), name))
   elseif archive.returned > 0 then
     -- An older release may have left the name there.
@@ -88,15 +82,15 @@ local function list_besides(archive, name, at_ms, head)
   end
 end
 
--- Counts one that is added (`by` is 1) or removed (-1) in its group, and its bytes.
-local function count_kept(archive, at_ms, head, message_bytes, by)
-  if not archive.bytes or at_ms < (archive.since_ms or -math.huge) then
+-- Counts one that is added (`by` is 1) or removed (-1), and so many bytes. `group` is "<task> <error>", nil if
+-- that is not known; `lost` is as above.
+local function count_kept(archive, at_ms, group, lost, bytes, by)
+  if not archive.bytes or at_ms < (archive.since_ms or 0) then
     return
   end
   local groups = archive.keys.groups
-  archive.bytes = math.max(0, archive.bytes + by * (#head + message_bytes))
+  archive.bytes = math.max(0, archive.bytes + by * bytes)
   local changes = { '', string.format('%.0f', archive.bytes) }
-  local group, lost = string.match(head, '^%d+ %d+ (%S+ %S+) '), returned_in(head)
   if group then
     group = lost and group .. ' ' .. lost or group
     local count, first, last = string.match(redis.call('HGET', groups, group) or '', '^(%d+) (%d+) (%d+)$')
@@ -111,15 +105,6 @@ local function count_kept(archive, at_ms, head, message_bytes, by)
     end
   end
   redis.call('HSET', groups, unpack(changes))
-end
-
--- Whether a key has gone without the others, or there was none.
-local function is_damaged(archive)
-  local is_gone = archive.heads > archive.index or not archive.bytes
-  for _, list in ipairs(LISTS) do
-    is_gone = is_gone or archive.has[list] and archive[list] == 0
-  end
-  return is_gone
 end
 
 -- How much is kept: how many, for how long, and how many bytes together. '' is no limit.

@@ -47,6 +47,7 @@ end
 --   id, tag         its id, and the tag of its last delivery
 --   failures        how many deliveries of it have failed
 --   group, details  "<task> <error>", and what else is noted of it, JSON in one line
+--   lost            what was lost of it, if it is known to have returned
 --   stored          the message as it is kept
 --   is_copy         whether it may be there already
 --   at_us           when it came; nil: now
@@ -63,16 +64,18 @@ local function keep(archive, over)
   if type(added) ~= 'number' then
     return REFUSED, added
   end
-  if is_damaged(archive) then
+  local is_damaged = archive.heads == 0 or archive.messages == 0 or archive.heads > archive.index
+  -- Or there was none yet.
+  if is_damaged or not archive.bytes then
     for_upkeep().count_from(archive, at_ms)
   end
   archive.index = archive.index + 1
   local numbers = string.format('%.0f %.0f', at_us, over.failures)
   local head = table.concat({ numbers, over.group, over.is_copy and over.tag or '-', over.details }, ' ')
-  listed(archive, 'heads', redis.call('HSET', keys.heads, name, head))
-  listed(archive, 'messages', redis.call('HSET', keys.messages, name, over.stored))
-  list_besides(archive, name, at_ms, head)
-  count_kept(archive, at_ms, head, #over.stored, 1)
+  archive.heads = archive.heads + redis.call('HSET', keys.heads, name, head)
+  archive.messages = archive.messages + redis.call('HSET', keys.messages, name, over.stored)
+  list_besides(archive, name, at_ms, over.lost)
+  count_kept(archive, at_ms, over.group, over.lost, #head + #over.stored, 1)
   return KEPT
 end
 

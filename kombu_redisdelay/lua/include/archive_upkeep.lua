@@ -22,11 +22,31 @@ local function count_from(archive, since_ms)
     redis.call('HSET', groups, 'since', string.format('%.3f', since_ms))
     archive.since_ms = since_ms
   end
-  archive.bytes, archive.has = 0, {}
-  for _, list in ipairs(LISTS) do
-    archive.has[list] = false
-    listed(archive, list, 0)
+  archive.bytes = 0
+  for _, list in ipairs({ 'duplicates', 'returned' }) do
+    if archive[list] > 0 then
+      redis.call('HSET', groups, list, 1)
+    end
   end
+end
+
+-- Whether what is counted or listed was lost, or is that of heads that were lost.
+local function is_damaged(archive)
+  local fields = 1 + (archive.since_ms and 1 or 0)
+  for _, list in ipairs({ 'duplicates', 'returned' }) do
+    local is_noted = redis.call('HEXISTS', archive.keys.groups, list)
+    if is_noted == 1 and archive[list] == 0 then
+      return true
+    end
+    fields = fields + is_noted
+  end
+  return not archive.bytes or archive.heads == 0 and redis.call('HLEN', archive.keys.groups) > fields
+end
+
+-- Counts one as count_kept() does, by its head.
+local function count_head(archive, at_ms, head, message_bytes, by)
+  local group = string.match(head, '^%d+ %d+ (%S+ %S+) ')
+  count_kept(archive, at_ms, group, returned_in(head), #head + message_bytes, by)
 end
 
 -- Counts the latest ones that are not counted yet, and lists them where they have to be besides: `most` at
@@ -44,8 +64,8 @@ local function count_anew(archive, most)
   for i = 1, #found, 2 do
     local name, at_ms = found[i], tonumber(found[i + 1])
     local head = redis.call('HGET', keys.heads, name) or ''
-    list_besides(archive, name, at_ms, head)
-    count_kept(archive, at_ms, head, redis.call('HSTRLEN', keys.messages, name), 1)
+    list_besides(archive, name, at_ms, returned_in(head))
+    count_head(archive, at_ms, head, redis.call('HSTRLEN', keys.messages, name), 1)
   end
   if #found == 2 * most then
     redis.call('HSET', keys.groups, 'since', found[#found])
@@ -66,12 +86,12 @@ local function remove_kept(archive, name, when_removed)
     when_removed()
   end
   archive.index = archive.index - was_there
-  listed(archive, 'heads', -redis.call('HDEL', keys.heads, name))
-  listed(archive, 'messages', -redis.call('HDEL', keys.messages, name))
+  archive.heads = archive.heads - redis.call('HDEL', keys.heads, name)
+  archive.messages = archive.messages - redis.call('HDEL', keys.messages, name)
   listed(archive, 'duplicates', -redis.call('ZREM', keys.duplicates, name))
   listed(archive, 'returned', -redis.call('ZREM', keys.returned, name))
   if at_ms then
-    count_kept(archive, at_ms, head, message_bytes, -1)
+    count_head(archive, at_ms, head, message_bytes, -1)
   end
   return was_there
 end
