@@ -82,8 +82,8 @@ local function list_besides(archive, name, at_ms, lost)
   end
 end
 
--- Counts one that is added (`by` is 1) or removed (-1), and so many bytes. `group` is "<task> <error>", nil if
--- that is not known; `lost` is as above.
+-- Counts one that is added (`by` is 1) or removed (-1), and so many bytes. `group` is "<task> <error>", or nil
+-- if that is not known; `lost` is as above.
 local function count_kept(archive, at_ms, group, lost, bytes, by)
   if not archive.bytes or at_ms < (archive.since_ms or 0) then
     return

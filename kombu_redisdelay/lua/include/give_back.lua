@@ -10,6 +10,16 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
+-- Most calls have none that dies: so this is made only if there is one. What it returns adds a dead letter.
+-- It comes first, and includes all for itself: what it would use of the rest costs each call.
+local function for_dead_letters(queue)
+  -- include: dead_letter
+  local archive = archive_of_dead(queue.dead)
+  return function(over)
+    return add_dead_letter(archive, over, queue.dead_limit)
+  end
+end
+
 -- include: arrive
 -- include: brief
 -- include: history
@@ -55,15 +65,6 @@ end
 local function most_given_back(queue, count)
   -- In a queue that counts keys, a message costs three times as much.
   return queue.counts_keys and 50 or queue.fair and 100 or count
-end
-
--- Most calls have none that dies: so this is made only if there is one. What it returns adds a dead letter.
-local function for_dead_letters(queue)
-  -- include: dead_letter
-  local archive = archive_of_dead(queue.dead)
-  return function(over)
-    return add_dead_letter(archive, over, queue.dead_limit)
-  end
 end
 
 -- `id` is the name that the message gets if it must wait or is a dead letter; '' if the caller does not know
