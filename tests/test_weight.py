@@ -13,12 +13,12 @@ pytestmark = pytest.mark.once
 
 #: What ``python -m tools.weight`` prints, at most; lines with some room.
 BUDGET = {
-    "Python files": 236,
+    "Python files": 208,
     "scripts": 46,
     "lines of Lua": 4_880,
     "lines of broker": 7_050,
     "lines of cli": 3_100,
-    "lines of operations": 8_340,
+    "lines of operations": 8_300,
     "lines of transport": 6_100,
     "lines of web": 2_200,
     "files of broker that name unique": 7,

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from kombu_redisdelay.broker.limits import interval_us
-from kombu_redisdelay.operations.calls import ARGUMENTS
 from kombu_redisdelay.operations.fair import NO_KEY, checked_key, written_key
-from kombu_redisdelay.operations.typed_times import (
+from kombu_redisdelay.operations.message import ARGUMENTS
+from kombu_redisdelay.operations.typed import (
     Time,
     parse_distance,
     parse_moment,

@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, kinds_set, rates, shares
-from kombu_redisdelay.operations.patterns import fits
+from kombu_redisdelay.operations.typed import fits
 from kombu_redisdelay.public import public
 
 #: Stands for the key of messages without one: no key has quotation marks.

@@ -1,9 +1,11 @@
-"""Reads times that people write."""
+"""Reads what people write: times, and texts with wildcards."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone, tzinfo
+from fnmatch import translate
+from functools import lru_cache
 
 from dateutil.parser import isoparse
 
@@ -110,3 +112,39 @@ def from_now(time: Time | None) -> datetime | None:
 def ago(time: Time | None) -> datetime | None:
     """The moment of a *time* whose distance is back from now."""
     return datetime.now(timezone.utc) - time if isinstance(time, timedelta) else time
+
+
+#: The longest pattern with wildcards, in characters. To compare a text with it may take as many steps for
+#: each character of the text.
+LONGEST = 500
+
+
+def check_pattern(name: str, pattern: str) -> None:
+    """Check the argument *name*, a pattern.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if len(pattern) > LONGEST and _has_wildcards(pattern):
+        raise ValueError(
+            f"{name}: a text with wildcards has at most {LONGEST} characters, not {len(pattern)}"
+        )
+
+
+def fits(text: str, pattern: str) -> bool:
+    """Whether *text* as a whole fits *pattern*, which was checked. Upper and lower case differ."""
+    if not _has_wildcards(pattern):
+        return text == pattern
+    return _compiled(pattern).match(text) is not None
+
+
+def _has_wildcards(pattern: str) -> bool:
+    return any(wildcard in pattern for wildcard in "*?[")
+
+
+# The cache of fnmatch keeps so many patterns that they fill the memory.
+@lru_cache(maxsize=32)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # For each bracket that is not closed, translate() reads the rest of the pattern.
+    closed = pattern.rfind("]") + 1
+    return re.compile(translate(pattern[:closed] + pattern[closed:].replace("[", "[[]")))
