@@ -44,11 +44,6 @@ if is_damaged(archive) then
 end
 local counted = count_anew(archive, most)
 local trimmed, dropped = trim_archive(archive, limits_of(count, age_ms, bytes), now_ms, most)
-local look_next = cursor and cursor ~= '0' and 'returned ' .. cursor or ''
-if told_from == '' then
-  return { math.max(counted, trimmed), dropped, look_next }
-end
-note(KEYS[1], 'failed_dropped', dropped)
 
 -- What another program has written there counts as nothing, and so does a number that is too long for us.
 local function number_of(text, pattern)
@@ -57,6 +52,10 @@ local function number_of(text, pattern)
 end
 
 local function to_tell()
+  if told_from == '' then
+    return dropped
+  end
+  note(KEYS[1], 'failed_dropped', dropped)
   local history = base_of(KEYS[1]) .. 'history'
   local found, before = unpack(redis.pcall('HMGET', history, 'failed_dropped', 'drops_told'))
   local total, told = number_of(found, '^%d+$'), number_of(before, '^%d+')
@@ -71,4 +70,4 @@ local function to_tell()
   return type(is_noted) == 'number' and total - told or 0
 end
 
-return { math.max(counted, trimmed), to_tell(), look_next }
+return { math.max(counted, trimmed), to_tell(), cursor and cursor ~= '0' and 'returned ' .. cursor or '' }

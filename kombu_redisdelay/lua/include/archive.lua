@@ -82,8 +82,8 @@ local function list_besides(archive, name, at_ms, lost)
   end
 end
 
--- Counts one that is added (`by` is 1) or removed (-1), and so many bytes. `group` is "<task> <error>", or nil
--- if that is not known; `lost` is as above.
+-- Counts one that is added (`by` is 1) or removed (-1), and its bytes. `group` has its task and error; nil if
+-- they are not known. `lost` is as above.
 local function count_kept(archive, at_ms, group, lost, bytes, by)
   if not archive.bytes or at_ms < (archive.since_ms or 0) then
     return
@@ -109,10 +109,8 @@ end
 
 -- How much is kept: how many, for how long, and how many bytes together. '' is no limit.
 local function limits_of(count, age_ms, bytes)
-  local function limit(text)
-    return tonumber(text) or math.huge
-  end
-  return { count = limit(count), age_ms = limit(age_ms), bytes = limit(bytes) }
+  local any = math.huge
+  return { count = tonumber(count) or any, age_ms = tonumber(age_ms) or any, bytes = tonumber(bytes) or any }
 end
 
 -- The oldest one, if it has to go; and whether it is too old. Else there are not too many, and they are not
