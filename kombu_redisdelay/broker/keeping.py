@@ -130,11 +130,11 @@ def _details(reason: str) -> str:
     return json.dumps({"text": reason[:LONGEST_TEXT]})
 
 
-def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[None]:
+def trim(store: Store, options: Options | None, queues: Sequence[str]) -> RoundTrips[None]:
     """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and mend what is left
     of them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
-    failed tasks, these stay: others may keep some."""
-    states = [state for state in ARCHIVED if state != FAILED or options.kept_failed]
+    failed tasks, these stay: others may keep some. With no *options*, it mends, and drops none."""
+    states = [state for state in ARCHIVED if state != FAILED or options is None or options.kept_failed]
     every = [(queue, state) for queue in queues for state in states]
     looks = (("EXISTS", *store.keys(queue).archive(state)) for queue, state in every)
     #: Where it goes on to look for what is lost or gone.
@@ -144,6 +144,8 @@ def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[No
         calls = [_trimming(store, options, *each, cursor) for each, cursor in left.items()]
         done = dict(zip(left, run_each(store.server, calls), strict=True))
         for (queue, state), (_, dropped, _) in done.items():
+            if options is None:
+                continue
             if state != FAILED:
                 report_dropped(options, queue, dropped)
             elif options.kept_failed:
@@ -153,10 +155,11 @@ def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[No
         }
 
 
-def _trimming(store: Store, options: Options, queue: str, state: str, cursor: bytes) -> ScriptCall:
-    keep = options.kept_failed
-    limits: dict[str, Argument] = {"count": options.dead_letter_limit, "age_ms": "", "bytes": ""}
-    if state == FAILED and keep:
+def _trimming(store: Store, options: Options | None, queue: str, state: str, cursor: bytes) -> ScriptCall:
+    limits: dict[str, Argument] = {"count": "", "age_ms": "", "bytes": ""}
+    if options is not None and state != FAILED:
+        limits["count"] = options.dead_letter_limit
+    elif options is not None and (keep := options.kept_failed):
         limits = {"count": keep.count, "age_ms": keep.age_ms, "bytes": keep.bytes}
     args = TRIM.arguments(
         **limits,

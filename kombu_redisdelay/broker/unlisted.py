@@ -68,6 +68,7 @@ class Unlisted:
         lists: how many lists of keys of a fair queue had no turn.
         sorted_in: how many messages are in these.
         scheduled: how many scheduled messages had lost their due times.
+        kept: how many failed tasks and dead letters were not listed.
         is_unknown: whether the queue was not among the known ones.
     """
 
@@ -76,6 +77,7 @@ class Unlisted:
     lists: int = 0
     sorted_in: int = 0
     scheduled: int = 0
+    kept: int = 0
     is_unknown: bool = False
 
     def plus(self, other: Unlisted) -> Unlisted:
@@ -85,6 +87,7 @@ class Unlisted:
             self.lists + other.lists,
             self.sorted_in + other.sorted_in,
             self.scheduled + other.scheduled,
+            self.kept + other.kept,
             self.is_unknown or other.is_unknown,
         )
 

@@ -1,5 +1,5 @@
-"""A key of the archive is lost: Redis has evicted it, or somebody has deleted it. What the others have is shown,
-counted and taken out, and what comes is kept."""
+"""A key of the archive is lost: Redis has evicted it, or somebody has deleted it. What the others have is
+shown, counted and taken out, and what comes is kept."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 -- others, or somebody has deleted it.
 
 -- include: archive
+-- include: expire
 
 -- If there is nothing in the index nor in the heads, the other keys go.
 local function unlink_rest(archive)
@@ -71,6 +72,7 @@ local function count_anew(archive, most)
     redis.call('HSET', keys.groups, 'since', found[#found])
     archive.since_ms = tonumber(found[#found])
   end
+  expire(redis.call('PTTL', keys.index), { keys.groups, keys.duplicates, keys.returned })
   return #found / 2
 end
 
@@ -130,6 +132,7 @@ local function list_again(archive, cursor, most, now_us)
     local at = string.format('%.3f', at_us / 1000)
     archive.index = archive.index + redis.call('ZADD', keys.index, 'NX', at, found[i])
   end
+  expire(redis.call('PTTL', keys.heads), { keys.index })
   return next_cursor
 end
 
