@@ -13,6 +13,7 @@ from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.parameters import LIMIT, RATE_EXAMPLES, Parameter
 from kombu_redisdelay.public import public
 from kombu_redisdelay.words import number_of
 
@@ -60,30 +61,6 @@ class AnyLimits(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitField:
-    """What a person fills in for a limit.
-
-    Attributes:
-        name: as it is in Python, in JSON and in forms.
-        help: what it is, for the help of the command line.
-        label: what stands before it in a form.
-        placeholder: what stands in it while it is empty.
-        is_number: whether it is a whole number.
-    """
-
-    name: str
-    help: str
-    label: str
-    placeholder: str = ""
-    is_number: bool = True
-
-    @property
-    def option(self) -> str:
-        """Its name on the command line."""
-        return f"--{self.name.replace('_', '-')}"
-
-
-@dataclass(frozen=True, slots=True)
 class LimitKind:
     """A kind of limit. Command line, page, exporter and the reasons why a message waits read these rows.
 
@@ -96,7 +73,7 @@ class LimitKind:
         metric, documentation, value: the gauge of the exporter.
     """
 
-    fields: tuple[LimitField, ...]
+    fields: tuple[Parameter, ...]
     said: Callable[[AnyLimits], str]
     heading: str
     shown: Callable[[AnyLimits], str]
@@ -123,18 +100,20 @@ def _keeps_by_concurrency(limits: QueueLimits, unacked: int) -> str:
 LIMIT_KINDS = (
     LimitKind(
         (
-            LimitField(
+            Parameter(
                 "rate",
+                LIMIT,
                 "Messages in a time: 10/s or just 10, 100/m or 1000/h; or none.",
                 "Rate",
-                "10/s, 100/m or 1000/h",
-                is_number=False,
+                RATE_EXAMPLES,
             ),
-            LimitField(
+            Parameter(
                 "burst",
+                LIMIT,
                 "Messages at once, after a while without any. By default what the rate allows in a second.",
                 "Burst",
                 "at once",
+                least=1,
             ),
         ),
         said=lambda limits: f"{limits.rate}, burst {limits.burst:,}",
@@ -146,7 +125,11 @@ LIMIT_KINDS = (
         value=lambda limits: limits.per_second,
     ),
     LimitKind(
-        (LimitField("concurrency", "How many messages may be unacked; or none.", "Unacked at most"),),
+        (
+            Parameter(
+                "concurrency", LIMIT, "How many messages may be unacked; or none.", "Unacked at most", least=1
+            ),
+        ),
         said=lambda limits: f"concurrency {limits.concurrency:,}",
         heading="Unacked by all workers together at most",
         shown=lambda limits: f"{limits.concurrency:,}",

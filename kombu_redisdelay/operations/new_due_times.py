@@ -14,7 +14,7 @@ from kombu_redisdelay.broker.schedule import Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
-from kombu_redisdelay.operations.typed_times import parse_moment, parse_shift
+from kombu_redisdelay.operations.parameters import parse_moment, parse_shift
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]

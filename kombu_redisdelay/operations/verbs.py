@@ -22,6 +22,17 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import having_unique_keys
 from kombu_redisdelay.operations.archive_reader import ArchiveReader
 from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
+from kombu_redisdelay.operations.parameters import (
+    FLAG,
+    LIMIT,
+    MOMENT,
+    RATE,
+    RATE_EXAMPLES,
+    SECONDS,
+    SHIFT,
+    TIME,
+    Parameter,
+)
 from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
 from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
 from kombu_redisdelay.operations.states import ARCHIVED, FAILED, READY, SCHEDULED, UNACKED
@@ -78,7 +89,7 @@ class Verb:
         done, doing: its forms, for "cancelled 3 messages" and for "cancelling".
         help: what it does, for the help of the command line.
         how: name of a state -> how it is done there.
-        asks: what its method also asks for: names of arguments.
+        parameters: what its method also asks for.
         prepare: turns the arguments into what the functions of *how* need. Raises ``ValueError``.
         removes: whether the messages do not exist afterwards.
         needs_state: whether a selection that is not by ids must say the states.
@@ -93,7 +104,7 @@ class Verb:
     doing: str
     help: str
     how: Mapping[str, How]
-    asks: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
     prepare: Callable[..., Any] = lambda store: None
     removes: bool = False
     needs_state: bool = False
@@ -106,6 +117,16 @@ class Verb:
     def states(self) -> tuple[str, ...]:
         """The names of the states that it knows."""
         return tuple(self.how)
+
+    @property
+    def options(self) -> tuple[Parameter, ...]:
+        """What the command line asks for."""
+        return tuple(each for each in self.parameters if each.help)
+
+    @property
+    def fields(self) -> tuple[Parameter, ...]:
+        """What a form on the page asks for."""
+        return tuple(each for each in self.parameters if each.label)
 
 
 def _with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -300,7 +321,14 @@ CANCEL = Verb(
         ),
         READY: How(_cancel_ready, every=lambda store, name: ReadyLists(store).clear(name)),
     },
-    asks=("mark_revoked",),
+    parameters=(
+        Parameter(
+            "mark_revoked",
+            FLAG,
+            "Also set the state REVOKED in the app's result backend.",
+            stops_if="the result backend could not be told",
+        ),
+    ),
     removes=True,
 )
 
@@ -321,7 +349,26 @@ RESCHEDULE = Verb(
     "rescheduling",
     "Deliver scheduled messages at another time.",
     {SCHEDULED: _MOVED},
-    asks=("countdown", "eta", "by", "over"),
+    parameters=(
+        Parameter("countdown", SECONDS, "Time from now: 90, 90s, 10m, 2h, 3d or 1w."),
+        Parameter("eta", MOMENT, "A moment in ISO 8601, such as 2027-01-01T09:00."),
+        Parameter("by", SHIFT, "Shift each by this time: 2h, or -30m."),
+        Parameter(
+            "over",
+            SECONDS,
+            "Spread them evenly over this time, which begins at --countdown, --eta or now.",
+        ),
+        Parameter(
+            "time",
+            TIME,
+            label="New time",
+            placeholder="10m, 2h, 3d from now, or 2027-01-31T12:00",
+            is_required=True,
+            argument=lambda time: "eta" if isinstance(time, datetime) else "countdown",
+            # Whatever the new time will be: what is blocked stays.
+            foreseen=0,
+        ),
+    ),
     prepare=moving_to,
     due=lambda move: move.due,
 )
@@ -353,13 +400,28 @@ REQUEUE = Verb(
             runs_again=lambda entry: bool(entry.known["returned"]),
         ),
     },
-    asks=("rate",),
+    parameters=(
+        Parameter(
+            "rate",
+            RATE,
+            "Requeue failed tasks slowly, such as 10/s or 100/m. Stops when too many fail again.",
+            stops_if="too many have failed again",
+        ),
+    ),
     prepare=lambda store: store.now_ms(),
     needs_state=True,
 )
 
 #: At a rate, while some fail again.
-REQUEUE_SLOWLY = replace(REQUEUE, how={FAILED: REQUEUE.how[FAILED]})
+REQUEUE_SLOWLY = replace(
+    REQUEUE,
+    how={FAILED: REQUEUE.how[FAILED]},
+    parameters=tuple(
+        # Its pace says what is wrong with a rate.
+        replace(rate, type=LIMIT, label="Rate", placeholder=RATE_EXAMPLES, is_required=True)
+        for rate in REQUEUE.parameters
+    ),
+)
 
 REMOVE = Verb(
     "remove",
@@ -377,7 +439,14 @@ REVOKE = Verb(
     "revoking",
     "Have workers skip tasks that they have taken and not begun. What runs goes on.",
     {UNACKED: How(_revoke)},
-    asks=("terminate",),
+    parameters=(
+        Parameter(
+            "terminate",
+            FLAG,
+            "Also end tasks that run (prefork).",
+            warning="Some of them may run. End these in the middle of what they do?",
+        ),
+    ),
     prepare=_revoking,
     needs_app=True,
     remark="Tasks that run go on, unless they are terminated. With the pools threads, gevent and eventlet, "
