@@ -67,8 +67,8 @@ class Move:
 
     def _to(self, message: Scheduled, due_ms: float) -> tuple[bytes, float]:
         if due_ms <= NOW_MS:
-            return without_due(message.payload), NOW_MS
-        return with_due(message.payload, due_ms, self.now_ms), due_ms
+            return message.rewritten(without_due(message.payload)), NOW_MS
+        return message.rewritten(with_due(message.payload, due_ms, self.now_ms)), due_ms
 
     def spans(self, span: Span) -> Iterator[Span]:
         """Parts of a *span* of due times. A message that has got the new due time is in no later part."""

@@ -200,7 +200,7 @@ def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
     changed would have to wait for its unique key."""
     again = schedule.reread(message)
     while again is not None and not again.is_blocked and again.stored != message.stored:
-        if schedule.reschedule(again, *target(again)):
+        if any(schedule.reschedule_all(again.queue, [again], target)):
             return True
         message, again = again, schedule.reread(again)
     return False
@@ -223,7 +223,7 @@ def _foresee_moved(
             for entry in filter(matches, found)
             if not entry.raw.is_blocked and entry.content.unique and target(entry.raw)[1] <= now_ms
         )
-        for _ in _move(store, name, keyed, lambda each: (each.payload, 0), stays, is_dry_run=True):
+        for _ in _move(store, name, keyed, lambda each: (each.stored, 0), stays, is_dry_run=True):
             pass
 
 
