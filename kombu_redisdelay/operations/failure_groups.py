@@ -1,4 +1,4 @@
-"""What has failed, by task and exception. Tasks that are known to have returned are apart."""
+"""What has failed or died, by task and exception. Tasks that are known to have returned are apart."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED, State
+from kombu_redisdelay.operations.states import ARCHIVED, FAILED, State
 from kombu_redisdelay.public import public
 
 
 @public
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed tasks of one name, with one class of exceptions.
+    """Failed tasks of one name, with one class of exceptions; or dead letters, with one kind of reasons.
 
     Attributes:
         task: name of the task.
-        error: name of the class of the exception.
+        error: name of the class of the exception; the kind of the reason of dead letters, a word, such as
+            "delivery-limit".
         count: how many are kept.
         first: when the first one failed, in UTC. It may have been dropped, requeued or removed since.
         last: when the last one failed.
@@ -44,17 +45,14 @@ class FailureGroup:
 
 def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
-    states = selection.states((FAILED,))
-    if not states:
-        return []
-    if selection.is_whole:
-        return together(_counted(access, selection))
-    return together(_read(access, selection, states[0]))
+    states = selection.states((FAILED,) if selection.state is None else ARCHIVED)
+    groups = _counted if selection.is_whole else _read
+    return together(group for state in states for group in groups(access, selection, state))
 
 
-def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
+def _counted(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
     """Those that Redis counts in each queue."""
-    tasks = Archive(access.store, FAILED)
+    tasks = Archive(access.store, state.name)
     names = reading.names(access, selection)
     for name, count in zip(names, tasks.counts(names), strict=True):
         for group in tasks.groups(name) if count else ():
