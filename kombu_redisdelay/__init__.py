@@ -13,20 +13,20 @@ from kombu_redisdelay import registration
 if TYPE_CHECKING:
     from kombu_redisdelay.broker.server.server import NotReplicatedError
     from kombu_redisdelay.operations.acting import Done
-    from kombu_redisdelay.operations.failure_groups import FailureGroup
+    from kombu_redisdelay.operations.failed_tasks import FailureGroup
     from kombu_redisdelay.operations.fair import KeyLimits
     from kombu_redisdelay.operations.fairness import Fairness
-    from kombu_redisdelay.operations.forecast import ServerFill
     from kombu_redisdelay.operations.history import Period, QueueHistory
     from kombu_redisdelay.operations.key_stats import KeyStats, QueueKeys
     from kombu_redisdelay.operations.limits import QueueLimits
-    from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
+    from kombu_redisdelay.operations.memory_report import MemoryUse, StateMemory, TaskMemory, UnreadQueue
     from kombu_redisdelay.operations.message import MessageInfo
     from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
     from kombu_redisdelay.operations.other_keys import LargeKey, OtherKeys
     from kombu_redisdelay.operations.queues import Queues
     from kombu_redisdelay.operations.reading import Count, Page
     from kombu_redisdelay.operations.selection import Selection
+    from kombu_redisdelay.operations.server_memory import ServerFill
     from kombu_redisdelay.operations.stats import QueueStats
     from kombu_redisdelay.operations.timeline import Span
     from kombu_redisdelay.transport import Transport
@@ -85,11 +85,11 @@ _MODULES = {
     "BatchPublishError": "transport.outbox",
     "Count": "operations.reading",
     "Done": "operations.acting",
-    "FailureGroup": "operations.failure_groups",
+    "FailureGroup": "operations.failed_tasks",
     "Fairness": "operations.fairness",
     "KeyLimits": "operations.fair",
     "KeyStats": "operations.key_stats",
-    "MemoryUse": "operations.memory_use",
+    "MemoryUse": "operations.memory_report",
     "MessageInfo": "operations.message",
     "Messages": "operations.messages",
     "NotMarkedRevokedError": "operations.messages",
@@ -106,14 +106,14 @@ _MODULES = {
     "QueueStats": "operations.stats",
     "Queues": "operations.queues",
     "Selection": "operations.selection",
-    "ServerFill": "operations.forecast",
+    "ServerFill": "operations.server_memory",
     "Span": "operations.timeline",
-    "StateMemory": "operations.memory_use",
-    "TaskMemory": "operations.memory_use",
+    "StateMemory": "operations.memory_report",
+    "TaskMemory": "operations.memory_report",
     "Transport": "transport",
     "Unique": "transport.unique_task",
     "UniqueResult": "transport.unique_results",
-    "UnreadQueue": "operations.memory_use",
+    "UnreadQueue": "operations.memory_report",
     "batch": "transport.batch",
     "keys": "transport.task_keys",
     "requeue": "transport.settling",

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kombu_redisdelay.operations.columns import COLUMNS
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
+from kombu_redisdelay.operations.columns import COLUMNS, QUEUE_COLUMNS
 
 # To read all sources takes seconds: one process of xdist does it.
 pytestmark = [pytest.mark.once, pytest.mark.xdist_group("sources")]

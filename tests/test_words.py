@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from kombu_redisdelay.operations.parameters import parse_distance
+from kombu_redisdelay.operations.typed import parse_distance
 from kombu_redisdelay.words import percent, span
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400

@@ -19,11 +19,11 @@ from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.operations.access import Access, natural
-from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
 from kombu_redisdelay.operations.fair import fair_states, limits_of_key, shown_key
 from kombu_redisdelay.operations.key_stats import keys_without_messages
 from kombu_redisdelay.operations.limits import queue_limits
 from kombu_redisdelay.operations.stats import read_each
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS, why
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.refused import LONGEST_PAUSE, may_wait
 

@@ -17,10 +17,9 @@ from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
 from kombu_redisdelay.cli.stopping import stopping
 from kombu_redisdelay.operations.acting import Done
-from kombu_redisdelay.operations.failing_again import LOST_AGAIN, loses_what_fails_again
+from kombu_redisdelay.operations.failed_tasks import LOST_AGAIN, loses_what_fails_again, unattended
 from kombu_redisdelay.operations.messages import Messages, NotMarkedRevokedError
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.slowly import unattended
 from kombu_redisdelay.operations.verbs import REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
 from kombu_redisdelay.words import first_of, number_of, run_again, with_object
 

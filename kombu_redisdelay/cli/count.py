@@ -24,7 +24,7 @@ from kombu_redisdelay.cli.output import (
     table,
     unusual,
 )
-from kombu_redisdelay.operations.failure_groups import FailureGroup
+from kombu_redisdelay.operations.failed_tasks import FailureGroup
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection

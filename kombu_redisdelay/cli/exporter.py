@@ -16,7 +16,7 @@ from kombu_redisdelay.cli.broker import connect_when_served, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.serving import BoundedThreads, QuietHandler, socket_address
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.kept import Kept
+from kombu_redisdelay.operations.viewers import Kept
 
 
 @click.command("exporter")

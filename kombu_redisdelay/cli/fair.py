@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.broker import all_steered, changing, connect
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import force_option, json_option, queues_option, yes_option
 from kombu_redisdelay.cli.output import show_json, show_lines
-from kombu_redisdelay.cli.remarks import in_a_line
+from kombu_redisdelay.cli.queues import in_a_line
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.limits import (

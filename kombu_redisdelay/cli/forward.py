@@ -10,9 +10,9 @@ import click
 from kombu_redisdelay.broker import waits
 from kombu_redisdelay.cli.broker import connect_when_served, queue_names
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.health import serve_health
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import show_json
+from kombu_redisdelay.cli.serving import serve_health
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import Forwarded, Forwarder
 from kombu_redisdelay.words import number_of, span

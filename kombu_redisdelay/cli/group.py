@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         # These imports are not at the top because Celery imports this file for each of its own commands.
-        from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
+        from kombu_redisdelay.operations.viewers import BROKER_ERRORS, why
         from kombu_redisdelay.refusals import refusal_of
         from kombu_redisdelay.words import printable
 

@@ -15,14 +15,11 @@ from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.first_rows import ON_A_TERMINAL
 from kombu_redisdelay.cli.options import check_queues, json_option
 from kombu_redisdelay.cli.output import count, flexible, right, show_json, show_pages, table
-from kombu_redisdelay.cli.queues import age
-from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
+from kombu_redisdelay.cli.queues import age, in_a_line, limits_of_keys
 from kombu_redisdelay.cli.table import Cell, Column, Table
-from kombu_redisdelay.operations import key_columns
+from kombu_redisdelay.operations import columns
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.doctor.limits import check_use_of_keys
-from kombu_redisdelay.operations.fair import shown_key
-from kombu_redisdelay.operations.key_columns import (
+from kombu_redisdelay.operations.columns import (
     KEY_COLUMNS,
     SORTS,
     USUAL_SORT,
@@ -30,6 +27,8 @@ from kombu_redisdelay.operations.key_columns import (
     own_limits,
     sort_keys,
 )
+from kombu_redisdelay.operations.doctor.limits import check_use_of_keys
+from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, QueueKeys, queue_keys
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.words import number_of
@@ -112,12 +111,12 @@ def _table(keys: Sequence[KeyStats]) -> Table:
 
 def _heading(column: KeyColumn) -> Column:
     label = column.label.upper()
-    if column.kind == key_columns.KEY:
+    if column.kind == columns.KEY:
         # Enough for all of a UUID.
         return flexible(label, least=36)
-    if column.kind == key_columns.LIMITS:
+    if column.kind == columns.LIMITS:
         return Column(label, usual="", wraps=True)
-    if column.kind == key_columns.REASON:
+    if column.kind == columns.REASON:
         return Column(label, usual="")
     return right(label)
 
@@ -128,9 +127,9 @@ def _number(column: KeyColumn, value: int | None) -> Cell:
 
 #: Kind of a column -> makes the cell of a value.
 _CELLS: Mapping[str, Callable[[KeyColumn, Any, datetime], Any]] = {
-    key_columns.KEY: lambda column, value, now: shown_key(value),
-    key_columns.NUMBER: lambda column, value, now: _number(column, value),
-    key_columns.AGE: lambda column, value, now: age(value),
-    key_columns.REASON: lambda column, value, now: value,
-    key_columns.LIMITS: lambda column, value, now: own_limits(value, now),
+    columns.KEY: lambda column, value, now: shown_key(value),
+    columns.NUMBER: lambda column, value, now: _number(column, value),
+    columns.AGE: lambda column, value, now: age(value),
+    columns.REASON: lambda column, value, now: value,
+    columns.LIMITS: lambda column, value, now: own_limits(value, now),
 }

@@ -13,7 +13,7 @@ from kombu_redisdelay.cli.broker import Steered, all_steered, changing, connect,
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import force_option, json_option, keys_option, option_of, queues_option
 from kombu_redisdelay.cli.output import show_json
-from kombu_redisdelay.cli.remarks import in_a_line, limits_of_keys
+from kombu_redisdelay.cli.queues import in_a_line, limits_of_keys
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.app_tasks import import_tasks

@@ -14,7 +14,7 @@ from kombu_redisdelay.cli.first_rows import Limited, limit_option, rows_to_show
 from kombu_redisdelay.cli.messages import message_table
 from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.output import fields_of, show_json, show_pages
-from kombu_redisdelay.operations.calls import SHORTENED, with_arguments
+from kombu_redisdelay.operations.message import SHORTENED, with_arguments
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.states import STATES
 

@@ -24,9 +24,10 @@ from kombu_redisdelay.cli.output import (
     unusual,
 )
 from kombu_redisdelay.cli.table import Cell, Table
-from kombu_redisdelay.operations.memory_use import MemoryUse, TaskMemory
-from kombu_redisdelay.operations.memory_words import (
+from kombu_redisdelay.operations.memory_report import (
     NONE_EXPIRED,
+    MemoryUse,
+    TaskMemory,
     kind_of,
     number_of_messages,
     of_redis,

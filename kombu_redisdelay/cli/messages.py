@@ -11,8 +11,7 @@ from typing import Any
 from kombu_redisdelay.cli.output import table
 from kombu_redisdelay.cli.table import Column, Table
 from kombu_redisdelay.operations import columns
-from kombu_redisdelay.operations.calls import call
-from kombu_redisdelay.operations.message import MessageInfo, printed_worker
+from kombu_redisdelay.operations.message import MessageInfo, call, printed_worker
 from kombu_redisdelay.operations.states import State
 from kombu_redisdelay.words import span, when
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kombu_redisdelay.operations.calls import ARGUMENTS
 from kombu_redisdelay.operations.fair import NO_KEY, checked_key, written_key
+from kombu_redisdelay.operations.message import ARGUMENTS
 from kombu_redisdelay.operations.parameters import FLAG, Parameter, ParameterType
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])

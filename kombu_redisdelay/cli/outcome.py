@@ -14,12 +14,12 @@ from kombu_redisdelay.cli.output import busy, date_and_time, show_json
 from kombu_redisdelay.cli.stopping import STOPPED
 from kombu_redisdelay.operations.acting import Done
 from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
-from kombu_redisdelay.operations.key_holding import key_holder
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.pace import ASKED
 from kombu_redisdelay.operations.states import STATES, UNACKED, State
 from kombu_redisdelay.operations.verbs import Verb
+from kombu_redisdelay.operations.why_waiting import key_holder
 from kombu_redisdelay.words import (
     chord_parts,
     have_returned,

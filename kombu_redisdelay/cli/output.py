@@ -17,9 +17,8 @@ import click
 
 from kombu_redisdelay.cli.echo import echo, echo_all
 from kombu_redisdelay.cli.table import Cell, Column, Layout, Table
-from kombu_redisdelay.operations.calls import ALL, with_arguments
-from kombu_redisdelay.operations.errors import BROKER_ERRORS
-from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.message import ALL, MessageInfo, with_arguments
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.words import when
 

@@ -15,16 +15,14 @@ from kombu_redisdelay.cli.options import arguments_option, json_option
 from kombu_redisdelay.cli.outcome import exit_unless_all
 from kombu_redisdelay.cli.output import date_and_time, fields_of, show_fields, show_json
 from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
-from kombu_redisdelay.operations.calls import ALL, with_arguments, without_empty_headers
+from kombu_redisdelay.operations.changed import may_be_in_chord
 from kombu_redisdelay.operations.fair import said_of_key
-from kombu_redisdelay.operations.key_holding import key_and_holder, key_holder
 from kombu_redisdelay.operations.life import Event, life
-from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.message import ALL, MessageInfo, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.messages import Messages
-from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES, how_many
-from kombu_redisdelay.operations.why_waiting import why_waiting
+from kombu_redisdelay.operations.why_waiting import key_and_holder, key_holder, why_waiting
 from kombu_redisdelay.words import ACKED_EARLY, returned, span
 
 

@@ -11,11 +11,10 @@ from kombu_redisdelay.cli.broker import connect, reading
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import json_option, queues_option
 from kombu_redisdelay.cli.output import flexible, show, show_json, table
-from kombu_redisdelay.cli.queues import figure, heading
-from kombu_redisdelay.cli.remarks import conflicts, fairness_remarks, remarks
+from kombu_redisdelay.cli.queues import conflicts, fairness_remarks, figure, heading, remarks
 from kombu_redisdelay.cli.table import Table
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
+from kombu_redisdelay.operations.columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 
 

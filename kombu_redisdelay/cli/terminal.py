@@ -1,8 +1,12 @@
-"""Shows things on a terminal, with rich. It is imported where rich is needed, which need not be installed."""
+"""The terminal: what is shown on it, with rich, and the keys that are pressed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from select import select
 
 import click
 from rich.console import Console, Group
@@ -25,3 +29,36 @@ def colored(lines: Iterable[Line]) -> Group:
 def progress(target: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=target, transient=True)
+
+
+try:
+    import termios
+    import tty
+except ImportError:
+    # Not a Unix system.
+    pass
+
+
+@contextmanager
+def key_presses() -> Iterator[Callable[[float], bytes] | None]:
+    """Within the block, each key is read at once, and is not shown.
+
+    Yields:
+        a function that waits for a number of seconds, and returns early with what was typed; ``None`` if
+        standard input is not a terminal, or no Unix system has it.
+    """
+    if "termios" not in sys.modules or not sys.stdin.isatty():
+        yield None
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+
+    def read(seconds: float) -> bytes:
+        ready, _, _ = select([keyboard], [], [], seconds)
+        return os.read(keyboard, 1024) if ready else b""
+
+    try:
+        tty.setcbreak(keyboard)
+        yield read
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSAFLUSH, before)

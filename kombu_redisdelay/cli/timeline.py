@@ -23,8 +23,8 @@ from kombu_redisdelay.cli.output import (
     terminal,
 )
 from kombu_redisdelay.cli.table import Cell, Table
+from kombu_redisdelay.operations.columns import LATE
 from kombu_redisdelay.operations.messages import Messages
-from kombu_redisdelay.operations.queue_columns import LATE
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import SCHEDULED, STATES
 from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline, without_due

@@ -12,20 +12,18 @@ import click
 
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import connect, queue_names
-from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.options import queues_option
 from kombu_redisdelay.cli.output import fixed, flexible, right, table, terminal
-from kombu_redisdelay.cli.queues import figure, heading
-from kombu_redisdelay.cli.remarks import fairness_remarks, remarks
+from kombu_redisdelay.cli.queues import fairness_remarks, figure, heading, remarks
 from kombu_redisdelay.cli.table import Cell, Layout, Line, Table
 from kombu_redisdelay.cli.timeline import timeline_table
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.errors import BROKER_ERRORS, may_pass, why
+from kombu_redisdelay.operations.columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.queue_reasons import KEY_LIMITS
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS, may_pass, why
 from kombu_redisdelay.words import printable, span
 
 #: The number of lines that show neither a queue nor the timeline: the title, headers, blank lines.
@@ -58,7 +56,7 @@ def command(queues: tuple[str, ...], interval: float) -> None:
     # Not at the top, because rich need not be installed, and the help needs none.
     from rich.live import Live
 
-    from kombu_redisdelay.cli.terminal import colored
+    from kombu_redisdelay.cli.terminal import colored, key_presses
 
     target = terminal()
     if target is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import socket
 import stat
+from datetime import datetime, timezone
 from ipaddress import ip_address
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 import click
@@ -16,8 +19,8 @@ from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import arguments_option
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.calls import SHORTENED
-from kombu_redisdelay.operations.errors import BROKER_ERRORS, may_pass, why
+from kombu_redisdelay.operations.message import SHORTENED
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS, may_pass, why
 
 #: The environment variable with the password of :data:`USER`.
 PASSWORD = "REDISDELAY_WEB_PASSWORD"
@@ -188,9 +191,6 @@ def _log_actions(audit: Path | None) -> None:
     Arguments:
         audit: a file for what is done, as JSON.
     """
-    # Not at the top, as above.
-    from kombu_redisdelay.web.audit import audit_file
-
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("kombu_redisdelay.web")
@@ -198,6 +198,25 @@ def _log_actions(audit: Path | None) -> None:
     logger.addHandler(handler)
     if audit is not None:
         try:
-            logger.addHandler(audit_file(audit))
+            logger.addHandler(audit_handler(audit))
         except OSError as exc:
             raise click.ClickException(f"Cannot write to {audit}: {exc.strerror}.") from exc
+
+
+def audit_handler(path: Path) -> logging.Handler:
+    """A handler that appends to a file what the page logs of actions. The file may be renamed while it is
+    used, as logrotate does.
+
+    Raises:
+        OSError: it cannot be written to.
+    """
+    handler = WatchedFileHandler(path, encoding="utf-8")
+    handler.addFilter(lambda record: hasattr(record, "audit"))
+    handler.setFormatter(_JsonLine())
+    return handler
+
+
+class _JsonLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        return json.dumps({"time": time, **record.__dict__["audit"]})

@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.server import Server
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.deadline import check_deadline
+from kombu_redisdelay.operations.viewers import check_deadline
 from kombu_redisdelay.transport.admission import LENGTH, OVERFLOW, REJECT, bound_of
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.sentinel import SentinelChannel

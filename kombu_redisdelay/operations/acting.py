@@ -17,8 +17,7 @@ from kombu_redisdelay.broker.unacked import holder_of
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.access import check_limit
 from kombu_redisdelay.operations.content import Content
-from kombu_redisdelay.operations.pace import ASKED, Pace
-from kombu_redisdelay.operations.progress import Progress, Tell
+from kombu_redisdelay.operations.pace import ASKED, Pace, Progress, Tell
 from kombu_redisdelay.operations.readers import Entry, Look
 from kombu_redisdelay.operations.revoked import RevokedTasks
 from kombu_redisdelay.operations.selection import Selection

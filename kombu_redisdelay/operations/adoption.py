@@ -31,7 +31,7 @@ from kombu_redisdelay.broker.stranded import (
 )
 from kombu_redisdelay.broker.unique import UniqueKey, check_id, is_continued, unique_of
 from kombu_redisdelay.operations.app_tasks import import_tasks
-from kombu_redisdelay.operations.stranded import stranded_lists
+from kombu_redisdelay.operations.mending import stranded_lists
 from kombu_redisdelay.operations.transfer import InUse, Transfer
 from kombu_redisdelay.words import cut, span
 

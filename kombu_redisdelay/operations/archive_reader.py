@@ -1,10 +1,12 @@
-"""Reads what is over: failed tasks and dead letters, queue by queue, the oldest or the newest first."""
+"""Reads what is over: failed tasks, dead letters and finished tasks, queue by queue, the oldest or the newest
+first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from hashlib import sha1
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter
@@ -12,12 +14,13 @@ from typing import Any
 
 from kombu_redisdelay.broker.archive import UNKNOWN, Archive, Archived, Kind, kind_of
 from kombu_redisdelay.broker.failure import name as name_of
+from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.paging import Part, Row
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import Content
-from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
+from kombu_redisdelay.operations.readers import Cursor, Entry, Look, QueueByQueue, Span
 
 #: Added to the reason of a task that cannot be requeued.
 WITHOUT_MESSAGE = "kept without its message, which is too large"
@@ -174,4 +177,60 @@ def _known_of_failed(found: Archived) -> Mapping[str, Any]:
         "tries": failure.tries,
         "started": None if started is None else from_ms(started * 1000),
         "returned": failure.returned,
+    }
+
+
+#: The reason of a line that another program has written.
+FOREIGN = "not a line of ours"
+
+
+@dataclass(frozen=True)
+class _FinishedEntry(Entry):
+    """A line about a finished task."""
+
+    @cached_property
+    def content(self) -> Content:
+        return Content(self.unnamed, None if self.raw is None else self.raw.task)
+
+
+class FinishedReader(QueueByQueue):
+    """Tasks that Celery has run to an end, or has dropped."""
+
+    def counts(self, store: Store, names: Sequence[str]) -> Sequence[int]:
+        return FinishedTasks(store).counts(names)
+
+    def of_queue(self, store: Store, name: str, passed: int | None, look: Look) -> Iterator[Entry]:
+        tasks = FinishedTasks(store)
+        if look.newest_first:
+            for line, left in tasks.newest(name, passed):
+                yield _finished_entry(name, line, left)
+            return
+        for line, number, is_sure in tasks.oldest(name, passed or 0, look.texts):
+            yield _finished_entry(name, line, number, is_sure)
+
+
+def _finished_entry(name: str, line: bytes, number: int, is_sure: bool = True) -> Entry:
+    found = FinishedTask.of(line)
+    return _FinishedEntry(
+        name,
+        line,
+        found,
+        unnamed=sha1(line, usedforsecurity=False).hexdigest() if found is None else found.id,
+        cursor=(name, number),
+        moment_ms=None if found is None else found.finished_ms,
+        is_sure=is_sure,
+        of_state=lambda content: _known(found),
+    )
+
+
+def _known(found: FinishedTask | None) -> Mapping[str, Any]:
+    if found is None:
+        return {"reason": FOREIGN}
+    return {
+        "outcome": found.outcome,
+        "waited": found.waited,
+        "ran": found.ran,
+        "tries": found.tries,
+        "error": "" if found.error == "-" else found.error,
+        "worker": found.worker,
     }

@@ -1,21 +1,36 @@
-"""The columns of lists of messages. The command line and the page show those that a state names."""
+"""The columns of lists of messages, queues and keys. The command line and the page read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
+from kombu_redisdelay.operations.access import natural
 from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
-from kombu_redisdelay.operations.fair import NO_KEY, shown_key
+from kombu_redisdelay.operations.fair import NO_KEY, KeyLimits, shown_key
+from kombu_redisdelay.operations.key_stats import KeyStats
+from kombu_redisdelay.operations.limits import in_words
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
-from kombu_redisdelay.operations.states import State
+from kombu_redisdelay.operations.states import FAILED, READY, SCHEDULED, STATES, UNACKED, State
+from kombu_redisdelay.operations.stats import QueueStats
+from kombu_redisdelay.words import percent, span
 
-#: What a column shows: a moment, or in a word why there is none; for how long it has been so, seconds, a
-#: number, a text, the id of the message, the name of its queue, its worker, or the call that its task is.
+#: What a column of any list shows: a moment, or in a word why there is none; for how long it has been so,
+#: seconds, a number, or a text.
 MOMENT, AGE, SECONDS, NUMBER, TEXT = "moment", "age", "seconds", "number", "text"
+
+#: Of messages: the id, the name of the queue, the worker, or the call that the task is.
 ID, QUEUE, WORKER, CALL = "id", "queue", "worker", "call"
+
+#: Of keys: the key, the limits that it has for itself, or why its messages wait.
+KEY, LIMITS, REASON = "key", "limits", "reason"
+
+#: How what is late is shown on a terminal.
+LATE = "bold red"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +105,124 @@ def columns_of(state: State) -> dict[str, Column]:
 def moment_label(state: State) -> str:
     """What stands above the moments of messages in this *state*."""
     return COLUMNS["due" if state.is_ahead else "since"].label
+
+
+@dataclass(frozen=True, slots=True)
+class QueueColumn:
+    """
+    Attributes:
+        label: what stands above it.
+        kind: how its values are shown, such as :data:`NUMBER`.
+        value: that of a queue; ``None`` if there is none or it is unknown.
+        state: if it is a number of messages, their state.
+        before: only the messages with a time before this are counted, as in
+            :attr:`kombu_redisdelay.Selection.before`; empty for all.
+        style: how a number that is not 0 is shown on a terminal.
+        is_rare: whether the column is left out where all numbers are 0.
+    """
+
+    label: str
+    kind: str
+    value: Callable[[QueueStats], Any]
+    state: State | None = None
+    before: str = ""
+    style: str = ""
+    is_rare: bool = False
+
+
+def _of_states() -> Iterator[tuple[str, QueueColumn]]:
+    """A column for each state, "ready" first. Other columns of a state follow it."""
+    for state in (STATES[READY], *(each for each in STATES.values() if each.name != READY)):
+        label = state.name.capitalize()
+        count = attrgetter(state.name)
+        yield state.name, QueueColumn(label, NUMBER, count, state, style=state.style, is_rare=state.is_rare)
+        if state.name == READY:
+            yield "waiting", QueueColumn("Wait", AGE, attrgetter("waiting"))
+        if state.name == FAILED:
+            yield "returned", QueueColumn("Returned", NUMBER, attrgetter("returned"), is_rare=True)
+        if state.name == SCHEDULED:
+            overdue = QueueColumn("Overdue", NUMBER, attrgetter("overdue"), state, "0s", LATE)
+            yield "overdue", overdue
+            yield "blocked", QueueColumn("Blocked", NUMBER, attrgetter("blocked"), is_rare=True)
+
+
+def _bound(queue: QueueStats) -> str:
+    """Such as ``82 % of 5,000``."""
+    share = queue.bound_share
+    return "" if share is None else f"{percent(share)} of {queue.bound:,}"
+
+
+#: Name -> column.
+QUEUE_COLUMNS = {
+    **dict(_of_states()),
+    "consumers": QueueColumn("Consumers", NUMBER, attrgetter("consumers"), style="green"),
+    "bound": QueueColumn("Bound", TEXT, _bound),
+    "due": QueueColumn("Next due", MOMENT, attrgetter("next_due")),
+    "reason": QueueColumn("Reason", TEXT, attrgetter("reason")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """
+    Attributes:
+        label: what stands above it.
+        kind: how its values are shown, such as :data:`NUMBER`.
+        value: that of a key; ``None`` if it is unknown; for the limits, those of the key.
+        state: if it is a number of messages, the name of their state.
+    """
+
+    label: str
+    kind: str
+    value: Callable[[KeyStats], Any]
+    state: str = ""
+
+    @property
+    def is_sorted_by(self) -> bool:
+        return self.kind in (KEY, NUMBER, AGE)
+
+
+#: A key whose messages wait is paused, or at a limit.
+PAUSED, AT_LIMIT = "paused", "at its limit"
+
+
+def _reason(key: KeyStats) -> str:
+    if not key.is_at_limit:
+        return ""
+    return AT_LIMIT if key.limits.paused_since is None else PAUSED
+
+
+#: Name -> column.
+KEY_COLUMNS = {
+    "key": KeyColumn("Key", KEY, lambda key: key.key),
+    READY: KeyColumn(READY.capitalize(), NUMBER, lambda key: key.ready, READY),
+    "waiting": KeyColumn("Wait", AGE, lambda key: key.waiting),
+    SCHEDULED: KeyColumn(SCHEDULED.capitalize(), NUMBER, lambda key: key.scheduled, SCHEDULED),
+    UNACKED: KeyColumn(UNACKED.capitalize(), NUMBER, lambda key: key.unacked, UNACKED),
+    "reason": KeyColumn("Reason", REASON, _reason),
+    "limits": KeyColumn("Own limits", LIMITS, lambda key: key.own),
+}
+
+#: What lists of keys can be sorted by.
+SORTS = tuple(name for name, column in KEY_COLUMNS.items() if column.is_sorted_by)
+
+#: What they are sorted by, if nothing is said.
+USUAL_SORT = READY
+
+
+def sort_keys(keys: Iterable[KeyStats], by: str = USUAL_SORT) -> list[KeyStats]:
+    """Sort *keys* by one of :data:`SORTS`: names in natural order, numbers from the greatest to the least,
+    what is unknown at the end. Of equal ones, more ready messages come first."""
+    column = KEY_COLUMNS[by]
+    found = sorted(keys, key=lambda key: (-key.ready, natural(key.key)))
+    if column.kind == KEY:
+        return sorted(found, key=lambda key: natural(key.key))
+    return sorted(found, key=lambda key: -1 if column.value(key) is None else column.value(key), reverse=True)
+
+
+def own_limits(limits: KeyLimits, now: datetime) -> str:
+    """What a key has for itself, in words: its limits, and for how long it has been paused."""
+    parts = [in_words(limits)] if limits.is_limited else []
+    if limits.paused_since is not None:
+        parts.append(f"paused for {span(max(0.0, (now - limits.paused_since).total_seconds()))}")
+    return ", ".join(parts)

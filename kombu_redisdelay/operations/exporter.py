@@ -11,16 +11,14 @@ from redis.exceptions import RedisError
 
 from kombu_redisdelay.broker.server.server import evicted_by
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.errors import why
-from kombu_redisdelay.operations.fairness import Fairness
+from kombu_redisdelay.operations.fairness import Fairness, KeyFigures, key_figures
 from kombu_redisdelay.operations.history import Counts, QueueHistory, queue_history
-from kombu_redisdelay.operations.kept import Kept
-from kombu_redisdelay.operations.key_figures import KeyFigures, key_figures
 from kombu_redisdelay.operations.limits import LIMIT_KINDS, LimitKind
 from kombu_redisdelay.operations.queue_bytes import queue_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
+from kombu_redisdelay.operations.viewers import Kept, why
 from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)

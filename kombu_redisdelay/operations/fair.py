@@ -17,7 +17,7 @@ from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.limits import AnyLimits, LimitChanges, changed_of_key
-from kombu_redisdelay.operations.patterns import fits
+from kombu_redisdelay.operations.typed import fits
 from kombu_redisdelay.public import public
 
 if TYPE_CHECKING:

@@ -11,13 +11,11 @@ from typing import Any
 from kombu_redisdelay.broker.archive import UNKNOWN, Kind
 from kombu_redisdelay.broker.failure import LONGEST_NAME, RETURNED
 from kombu_redisdelay.broker.finished import OUTCOMES
-from kombu_redisdelay.operations.arguments import arguments_of, has_argument
-from kombu_redisdelay.operations.content import is_related, is_task
+from kombu_redisdelay.operations.content import arguments_of, has_argument, is_related, is_task
 from kombu_redisdelay.operations.fair import fits_key
-from kombu_redisdelay.operations.parameters import parse_distance
-from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.readers import Entry, is_worker
 from kombu_redisdelay.operations.states import FAILED, FINISHED, UNACKED
+from kombu_redisdelay.operations.typed import fits, parse_distance
 from kombu_redisdelay.words import printable
 
 #: The value of the filter ``returned`` for all that is not known to have returned.

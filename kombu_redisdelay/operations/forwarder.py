@@ -31,7 +31,7 @@ from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, finish, portio
 from kombu_redisdelay.broker.server.scripts import named, try_each
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unlisted import INTERVAL, Found, report, search
-from kombu_redisdelay.operations.errors import why
+from kombu_redisdelay.operations.viewers import why
 from kombu_redisdelay.refusals import refusal_of
 
 logger = logging.getLogger(__name__)

@@ -32,12 +32,19 @@ from kombu_redisdelay.operations.estimate import (
     saved_by_zlib,
     shares,
 )
-from kombu_redisdelay.operations.forecast import server_fills
-from kombu_redisdelay.operations.memory_use import MemoryUse, StateMemory, TaskMemory, UnreadQueue
+from kombu_redisdelay.operations.memory_report import MemoryUse, StateMemory, TaskMemory, UnreadQueue
 from kombu_redisdelay.operations.other_keys import NotAllowed, OtherKeys, other_databases, other_keys
 from kombu_redisdelay.operations.queue_bytes import ENTRY_SAMPLES, LIST_SAMPLES, StateBytes, queue_bytes
-from kombu_redisdelay.operations.rare_large import rare_large
-from kombu_redisdelay.operations.sample import LIST, REACH, TYPICAL_BYTES, Sampled, nodes_of, sample
+from kombu_redisdelay.operations.sample import (
+    LIST,
+    REACH,
+    TYPICAL_BYTES,
+    Sampled,
+    nodes_of,
+    rare_large,
+    sample,
+)
+from kombu_redisdelay.operations.server_memory import server_fills
 from kombu_redisdelay.operations.states import DEAD, FAILED
 from kombu_redisdelay.operations.stats import read_each
 from kombu_redisdelay.words import number_of

@@ -12,17 +12,15 @@ from typing import Any
 from kombu_redisdelay.operations import reading, verbs
 from kombu_redisdelay.operations.access import Access, QueueNames, check_limit
 from kombu_redisdelay.operations.acting import Action, Done
-from kombu_redisdelay.operations.failure_groups import FailureGroup, failure_groups
+from kombu_redisdelay.operations.failed_tasks import FailureGroup, failure_groups, requeueing
 from kombu_redisdelay.operations.memory import memory_use
-from kombu_redisdelay.operations.memory_use import MemoryUse
+from kombu_redisdelay.operations.memory_report import MemoryUse
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.pace import Pace
-from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.pace import Pace, Tell
 from kombu_redisdelay.operations.queue_reasons import BLOCKED
 from kombu_redisdelay.operations.reading import Count, Page
 from kombu_redisdelay.operations.revoked import RevokedTasks
 from kombu_redisdelay.operations.selection import Selection, selection_of
-from kombu_redisdelay.operations.slowly import requeueing
 from kombu_redisdelay.operations.verbs import Verb
 from kombu_redisdelay.public import public
 

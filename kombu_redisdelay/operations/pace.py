@@ -1,4 +1,4 @@
-"""Sends messages at a rate, and stops when too many of them fail again."""
+"""How far an operation on many messages is, and how fast it may go: it stops when too many fail again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from threading import Event
 from time import monotonic
+from typing import TypeVar
 
 from kombu_redisdelay.broker.archive import Archive, Archived, id_in, kind_of
 from kombu_redisdelay.broker.keys import FAILED
@@ -15,6 +16,53 @@ from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.broker.paging import Part
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.stats import queue_stats
+
+T = TypeVar("T")
+
+#: Progress is told each time that this number of messages was looked at.
+_EVERY = 100
+
+#: The argument *progress* of an operation: called with the number of messages that it was done to so far.
+Tell = Callable[[int], object]
+
+
+class Progress:
+    """Counts what is done, and tells it.
+
+    Arguments:
+        tell: called with the count so far, between two round trips; ``None`` for none. It may raise an
+            exception to end the operation there.
+
+    Attributes:
+        count: how many messages it was done to so far.
+    """
+
+    def __init__(self, tell: Tell | None) -> None:
+        self.count = 0
+        self._tell = tell
+        self._looked_at = 0
+
+    def look(self) -> None:
+        """A message is looked at, and everything that was begun before is done."""
+        self._looked_at += 1
+        if self._looked_at % _EVERY == 0:
+            self.tell()
+
+    def watching(self, messages: Iterable[T]) -> Iterator[T]:
+        """*messages*, of which each is looked at."""
+        for each in messages:
+            self.look()
+            yield each
+
+    def add_portion(self, count: int) -> None:
+        """It was done to *count* messages in one round trip."""
+        self.count += count
+        self.tell()
+
+    def tell(self) -> None:
+        if self._tell is not None:
+            self._tell(self.count)
+
 
 #: A task that has not failed again after this time, in seconds, is not watched any more.
 WATCHED = 60.0

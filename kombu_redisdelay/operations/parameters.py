@@ -1,120 +1,14 @@
-"""What operators give to a verb, or for a limit, and how their texts are read: times, rates, numbers."""
+"""What operators give to a verb, or for a limit: its parameters, and how the texts of people are read."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from dateutil.parser import isoparse
-
 from kombu_redisdelay.broker.limits import interval_us
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NUMBER = r"\d+(?:\.\d+)?"
-_PART = re.compile(rf"({_NUMBER})([smhdw]?)", re.ASCII)
-#: One part, which may lack its unit, or several, the largest unit first.
-_DISTANCE = re.compile(
-    rf"{_NUMBER}|(?=\d)" + "".join(rf"(?:{_NUMBER}{unit})?" for unit in ("w", "d", "h", "m", "s")), re.ASCII
-)
-
-#: A number without a unit that is larger, ten years in seconds, is more likely a timestamp.
-_MOST_SECONDS = 315_360_000
-
-#: A time as it was written: a distance from now, or a moment.
-Time = datetime | timedelta
-
-
-def parse_distance(text: str) -> timedelta:
-    """Read a length of time: 90, 90s, 10m, 1h30m, 3d, 1w.
-
-    Raises:
-        ValueError: *text* is none.
-    """
-    if not _DISTANCE.fullmatch(text):
-        raise ValueError(f"{text!r} is not a length of time, such as 90, 90s, 10m, 1h30m, 3d or 1w.")
-    if text[-1].isdigit() and float(text) > _MOST_SECONDS:
-        raise ValueError(f"{text!r} looks like a timestamp. Write it in ISO 8601: 2027-01-01T09:00.")
-    try:
-        distance = timedelta(
-            seconds=sum(float(number) * _UNITS[unit or "s"] for number, unit in _PART.findall(text))
-        )
-        # Both must be valid times.
-        _ = from_now(distance), ago(distance)
-    except OverflowError:
-        raise ValueError(f"{text!r} is too long a time.") from None
-    return distance
-
-
-def parse_shift(text: str) -> timedelta:
-    """Read a length of time that may have a sign: 2h, +2h, -30m.
-
-    Raises:
-        ValueError: *text* is none.
-    """
-    distance = parse_distance(text.removeprefix("-") if text.startswith("-") else text.removeprefix("+"))
-    return -distance if text.startswith("-") else distance
-
-
-def parse_moment(text: str, zone: tzinfo | None) -> datetime:
-    """Read a moment in ISO 8601.
-
-    Arguments:
-        zone: its time zone if it has no offset; ``None`` if it must have one.
-
-    Raises:
-        ValueError: *text* is none.
-    """
-    moment = _moment(text, zone)
-    if moment is None:
-        raise ValueError(f"{text!r} is not a time in ISO 8601, such as 2027-01-01T09:00.")
-    return moment
-
-
-def _moment(text: str, zone: tzinfo | None) -> datetime | None:
-    """As :func:`parse_moment`, but ``None`` if *text* is no time in ISO 8601."""
-    try:
-        # isoparse() takes a number for a year.
-        moment = None if _DISTANCE.fullmatch(text) else isoparse(text)
-    except (ValueError, OverflowError):
-        return None
-    if moment is None or moment.tzinfo is not None:
-        return moment
-    if zone is None:
-        raise ValueError(f"{text!r} has no offset, such as +01:00, or Z for UTC.")
-    return moment.replace(tzinfo=zone)
-
-
-def parse_time(text: str, zone: tzinfo | None) -> Time:
-    """Read a distance from now, or a moment.
-
-    Arguments:
-        zone: as for :func:`parse_moment`.
-
-    Raises:
-        ValueError: *text* is neither.
-    """
-    if _DISTANCE.fullmatch(text):
-        return parse_distance(text)
-    moment = _moment(text, zone)
-    if moment is None:
-        raise ValueError(
-            f"{text!r} is neither a distance from now, such as 90s, 10m, 1h30m, 3d or 1w, nor a time in "
-            "ISO 8601."
-        )
-    return moment
-
-
-def from_now(time: Time | None) -> datetime | None:
-    """The moment of a *time* whose distance is from now on."""
-    return datetime.now(timezone.utc) + time if isinstance(time, timedelta) else time
-
-
-def ago(time: Time | None) -> datetime | None:
-    """The moment of a *time* whose distance is back from now."""
-    return datetime.now(timezone.utc) - time if isinstance(time, timedelta) else time
+from kombu_redisdelay.operations.typed import parse_distance, parse_moment, parse_shift, parse_time
 
 
 def _rate(text: str, zone: tzinfo | None) -> str:
@@ -133,7 +27,7 @@ class ParameterType(NamedTuple):
     Attributes:
         name: what it is called in the help of the command line.
         read: makes the value of a text. It also gets the time zone of moments without an offset, as
-            :func:`parse_moment` does. Raises ``ValueError``.
+            :func:`~kombu_redisdelay.operations.typed.parse_moment` does. Raises ``ValueError``.
     """
 
     name: str

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access, check_limit
+from kombu_redisdelay.operations.columns import sort_keys
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
-from kombu_redisdelay.operations.key_columns import sort_keys
 from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
 from kombu_redisdelay.operations.limits import LimitChanges, QueueLimits, queue_limits
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats

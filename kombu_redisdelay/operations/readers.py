@@ -21,8 +21,8 @@ from kombu_redisdelay.broker.unacked import Unacked, UnackedHashes, holder_of
 from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.message import printed_worker
-from kombu_redisdelay.operations.patterns import fits
 from kombu_redisdelay.operations.queue_reasons import BLOCKED, UNKNOWN
+from kombu_redisdelay.operations.typed import fits
 
 #: From which moment on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kombu_redisdelay.broker.message import expires_ms, from_ms
-from kombu_redisdelay.operations import cursors
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.found import Found, without_repetitions
 from kombu_redisdelay.operations.message import MessageInfo
-from kombu_redisdelay.operations.readers import Entry, Look
+from kombu_redisdelay.operations.readers import Cursor, Entry, Look
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import ARCHIVED, State
 from kombu_redisdelay.public import public
+
+MessageT = TypeVar("MessageT")
 
 #: Messages on a page.
 PAGE = 50
@@ -106,12 +108,12 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
         raise ValueError(f"size must be at least 1, not {size}")
     [state] = states
     newest_first = newest_first and state.is_reversible
-    begin = cursors.read(start, state, newest_first) if start else None
+    begin = cursor_of(start, state, newest_first) if start else None
     # A queue that a page ended in may have no messages any more.
     ended_in = [] if begin is None or selection.queue is not None else [begin[0]]
     names = sorted({*access.names(selection.queue), *ended_in})
     if begin is not None and begin[0] not in names:
-        raise cursors.not_of_this_list()
+        raise _not_of_this_list()
     look = replace(_counted(selection.look(state, names), state), start=begin, newest_first=newest_first)
     matches = selection.matcher(look.span, access.store)
     messages: list[MessageInfo] = []
@@ -121,7 +123,7 @@ def page(access: Access, selection: Selection, start: str, newest_first: bool, s
         is_full = len(messages) == size or size_read >= BYTES_AT_MOST
         if is_full or (looked_at and monotonic() >= end):
             assert cursor is not None, "a page without a message has no next one"
-            return Page(messages, cursors.written(state, newest_first, cursor), looked_at)
+            return Page(messages, as_text(state, newest_first, cursor), looked_at)
         looked_at, cursor = looked_at + entry.stands_for, entry.cursor
         if matches(entry):
             size_read += len(entry.payload)
@@ -180,3 +182,58 @@ def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
         payload=entry.payload,
         **of_state,
     )
+
+
+def as_text(state: State, newest_first: bool, cursor: Cursor) -> str:
+    """*cursor* as a text that can be part of an address."""
+    text = json.dumps([state.name, newest_first, *cursor])
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def cursor_of(text: str, state: State, newest_first: bool) -> Cursor:
+    """The cursor that *text* is, for a list in this state and order.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        of_state, is_newest_first, *values = json.loads(urlsafe_b64decode(padded.encode("ascii")))
+        if (of_state, is_newest_first) == (state.name, newest_first):
+            return state.reader.cursor(values)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    raise _not_of_this_list()
+
+
+def _not_of_this_list() -> ValueError:
+    return ValueError("this page is not of this list")
+
+
+# slots do not go together with Generic and Python 3.10.
+@dataclass(frozen=True)
+class Found(Generic[MessageT]):
+    """A message, and what tells it from others.
+
+    Attributes:
+        identity: no other message has it, if *is_unique*.
+        is_unique: whether it was published with a delivery tag.
+        is_sure: whether this very entry was certainly not read before.
+    """
+
+    message: MessageT
+    identity: object
+    is_unique: bool
+    is_sure: bool = True
+
+
+def without_repetitions(found: Iterable[Found[MessageT]]) -> Iterator[MessageT]:
+    """The messages, each once. One without a delivery tag may look like another one. It is left out only if
+    it may have been read before."""
+    known: set[int] = set()
+    for each in found:
+        key = hash(each.identity)
+        if key in known and (each.is_unique or not each.is_sure):
+            continue
+        known.add(key)
+        yield each.message

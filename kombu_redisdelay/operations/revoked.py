@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kombu_redisdelay.operations.arguments import embedded_in
-from kombu_redisdelay.operations.content import properties_of
+from kombu_redisdelay.operations.content import embedded_in, properties_of
 from kombu_redisdelay.operations.readers import Entry
 from kombu_redisdelay.rpc_results import is_rpc, let_results_expire, who_waits
 

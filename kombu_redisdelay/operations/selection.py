@@ -15,10 +15,9 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.content import has_expired
 from kombu_redisdelay.operations.fair import fits_key
 from kombu_redisdelay.operations.filters import FILTERS, NOT_RETURNED, Filter
-from kombu_redisdelay.operations.parameters import ago, from_now, parse_time
-from kombu_redisdelay.operations.patterns import check_pattern
 from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import ARCHIVED, STATES, State
+from kombu_redisdelay.operations.typed import ago, check_pattern, from_now, parse_time
 from kombu_redisdelay.public import public
 
 #: With more texts than this, it takes Redis longer to look for them in each message than to send the message.

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kombu_redisdelay.broker import keys
-from kombu_redisdelay.operations.archive_reader import ArchiveReader
-from kombu_redisdelay.operations.finished_reader import FinishedReader
+from kombu_redisdelay.operations.archive_reader import ArchiveReader, FinishedReader
 from kombu_redisdelay.operations.readers import Reader, ReadyReader, ScheduledReader, UnackedReader
 from kombu_redisdelay.words import number_of
 

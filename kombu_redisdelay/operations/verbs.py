@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import having_unique_keys
 from kombu_redisdelay.operations.archive_reader import ArchiveReader
-from kombu_redisdelay.operations.new_due_times import NOW_MS, Move, moving_to
+from kombu_redisdelay.operations.changed import NOW_MS, Move, may_be_in_chord, moving_to, renewed
 from kombu_redisdelay.operations.parameters import (
     FLAG,
     LIMIT,
@@ -34,7 +34,6 @@ from kombu_redisdelay.operations.parameters import (
     Parameter,
 )
 from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
-from kombu_redisdelay.operations.renewing import may_be_in_chord, renewed
 from kombu_redisdelay.operations.states import ARCHIVED, FAILED, READY, SCHEDULED, UNACKED
 from kombu_redisdelay.words import ACKED_EARLY
 

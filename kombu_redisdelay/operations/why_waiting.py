@@ -1,20 +1,22 @@
-"""Why a message was not delivered yet."""
+"""Why a message was not delivered yet, and which message holds its unique key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kombu_redisdelay.broker import unacked
 from kombu_redisdelay.broker.fair_keys import ON, key_states
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.message import expires_ms, from_ms
 from kombu_redisdelay.broker.options import ISOLATED_FOR
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unique import written
 from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.fair import limits_of_state, shown_key
 from kombu_redisdelay.operations.limits import in_words, kinds_set
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, KEY_LIMITS, LOST, PAUSED, PREFETCH, UNKNOWN
-from kombu_redisdelay.operations.states import READY, SCHEDULED
+from kombu_redisdelay.operations.states import READY, SCHEDULED, UNACKED
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.words import number_of
 
@@ -104,3 +106,41 @@ def _reasons(stats: QueueStats, *, is_overdue: bool, is_known: bool) -> Iterator
         yield f"All workers are busy: they hold as many as they may, or were told to stop. {unacked}"
     elif stats.unacked:
         yield unacked
+
+
+#: Where a holder is -> the state of a message there.
+_STATES = {
+    unacked.RUNNING: UNACKED,
+    unacked.READY: READY,
+    unacked.SCHEDULED: SCHEDULED,
+    unacked.AGAIN: SCHEDULED,
+}
+
+
+def key_holder(store: Store, message: MessageInfo) -> str | None:
+    """The id of the message that holds the unique key of *message*; ``None`` if none does, or it has none."""
+    holder = _holder(store, message)
+    return None if holder is None else holder.id
+
+
+def key_and_holder(store: Store, message: MessageInfo) -> str:
+    """The unique key of *message*, which has one, and which message holds it."""
+    holder = _holder(store, message)
+    if holder is None:
+        who = "no message holds"
+    elif holder.id == message.id:
+        # A task that runs holds it, and not its own retry, which has the same id.
+        holds_it = _STATES[holder.state] == message.state and not message.is_blocked
+        who = "it holds" if holds_it else "another message with its id holds"
+    else:
+        who = f"{holder.id} holds"
+    return f"{message.unique}, which {who}"
+
+
+def _holder(store: Store, message: MessageInfo) -> unacked.Holder | None:
+    if message.unique is None:
+        return None
+    field = written(message.unique)
+    # The key picks one of the partitions of a queue.
+    each = (unacked.living_holders(store, name, [field])[0] for name in store.partitions.names(message.queue))
+    return next(filter(None, each), None)

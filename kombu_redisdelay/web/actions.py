@@ -10,15 +10,19 @@ from typing import Any
 from starlette.requests import Request
 
 from kombu_redisdelay.operations.acting import Done
-from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
-from kombu_redisdelay.operations.failing_again import LOST_AGAIN, loses_what_fails_again
+from kombu_redisdelay.operations.failed_tasks import (
+    LOST_AGAIN,
+    loses_what_fails_again,
+    requeue_slowly,
+    unattended,
+)
 from kombu_redisdelay.operations.limits import LIMIT_FIELDS
 from kombu_redisdelay.operations.pace import ASKED, Pace
 from kombu_redisdelay.operations.parameters import Parameter
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.slowly import requeue_slowly, unattended
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.verbs import REMOVE, REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
+from kombu_redisdelay.operations.viewers import TookTooLongError, at_most
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form

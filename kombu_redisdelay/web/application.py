@@ -17,9 +17,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from kombu_redisdelay.operations.calls import ARGUMENTS, SHORTENED
-from kombu_redisdelay.operations.deadline import TookTooLongError
-from kombu_redisdelay.operations.errors import BROKER_ERRORS, why
+from kombu_redisdelay.operations.message import ARGUMENTS, SHORTENED
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS, TookTooLongError, why
 from kombu_redisdelay.web.confirming import act
 from kombu_redisdelay.web.failed import failed
 from kombu_redisdelay.web.guard import Guard, Who
@@ -27,7 +26,7 @@ from kombu_redisdelay.web.keys import keys
 from kombu_redisdelay.web.messages import message, messages
 from kombu_redisdelay.web.pages import doctor, memory, overview, queue, stop, work
 from kombu_redisdelay.web.site import AWAY, HERE, Site, mounted_at, render, site_of, viewer_of
-from kombu_redisdelay.web.turns import LONGEST_SEARCH
+from kombu_redisdelay.web.works import LONGEST_SEARCH
 
 logger = logging.getLogger(__name__)
 

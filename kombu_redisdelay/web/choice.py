@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from kombu_redisdelay.operations.filters import FILTERS
-from kombu_redisdelay.operations.parameters import ago, from_now, parse_time
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State
+from kombu_redisdelay.operations.typed import ago, from_now, parse_time
 
 #: How lone surrogates are written and read.
 _SURROGATES = "surrogatepass"

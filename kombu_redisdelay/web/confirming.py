@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from kombu_redisdelay.operations.errors import BROKER_ERRORS
 from kombu_redisdelay.operations.fair import checked_key
 from kombu_redisdelay.operations.states import STATES
+from kombu_redisdelay.operations.viewers import BROKER_ERRORS
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
 from kombu_redisdelay.web.choice import quoted
 from kombu_redisdelay.web.csrf import sealed

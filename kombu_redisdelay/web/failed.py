@@ -8,7 +8,7 @@ from operator import attrgetter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kombu_redisdelay.operations.failure_groups import FailureGroup
+from kombu_redisdelay.operations.failed_tasks import FailureGroup
 from kombu_redisdelay.operations.filters import NOT_RETURNED
 from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.web.actions import ALL, actions_of

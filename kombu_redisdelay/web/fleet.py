@@ -8,7 +8,7 @@ from functools import reduce
 from operator import attrgetter
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.failure_groups import FailureGroup, together
+from kombu_redisdelay.operations.failed_tasks import FailureGroup, together
 from kombu_redisdelay.operations.history import (
     Counts,
     Period,

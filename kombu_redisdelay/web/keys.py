@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.fair import shown_key
-from kombu_redisdelay.operations.key_columns import KEY, KEY_COLUMNS, USUAL_SORT, own_limits
 from kombu_redisdelay.operations.key_stats import MOST_KEYS, KeyStats, queue_keys
 from kombu_redisdelay.operations.limits import in_words
 from kombu_redisdelay.operations.states import READY, SCHEDULED, STATES, UNACKED

@@ -1,28 +1,32 @@
-"""The lists of messages, and one message."""
+"""The lists of messages, and one message: its life, and the tasks that it belongs to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from math import ceil
 from time import monotonic
+from typing import Any
 
+from dateutil.parser import isoparse
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kombu_redisdelay.operations.archive_reader import WITHOUT_MESSAGE
+from kombu_redisdelay.operations.changed import may_be_in_chord
 from kombu_redisdelay.operations.columns import Column, columns_of, moment_label
-from kombu_redisdelay.operations.key_holding import key_and_holder
+from kombu_redisdelay.operations.life import Event, life
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.reading import Page
-from kombu_redisdelay.operations.renewing import may_be_in_chord
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import STATES, State, how_many
 from kombu_redisdelay.operations.verbs import REQUEUE
-from kombu_redisdelay.operations.why_waiting import why_waiting
+from kombu_redisdelay.operations.why_waiting import key_and_holder, why_waiting
 from kombu_redisdelay.web.actions import ALL, SELECTED, Action, actions_of
 from kombu_redisdelay.web.choice import Choice
-from kombu_redisdelay.web.events import events_of, relatives_of
 from kombu_redisdelay.web.site import MOST_QUEUES, Site, fields_of, render, site_of
+from kombu_redisdelay.web.words import plural
 
 #: Seconds after which a page is brought up to date.
 UPDATE_AFTER = 5
@@ -170,3 +174,66 @@ def _order(choice: Choice, is_sorted: bool) -> str:
     state = choice.its_state
     order = state.reverse_order if choice.is_last_first and state.reverse_order else state.order
     return order if is_sorted else f"Queue by queue, {order[0].lower()}{order[1:]}"
+
+
+def events_of(message: MessageInfo, now: datetime) -> list[Event]:
+    """What has happened to *message*, and will, in this order: its life, and what ``show`` has beside it."""
+    return [*life(message), *_waits(message), *_expires(message.headers, now)]
+
+
+@dataclass(frozen=True, slots=True)
+class Relatives:
+    """The tasks that a task belongs to, each by its id; empty if there is none.
+
+    Attributes:
+        parent: the task that has published it.
+        root: the first task of the whole workflow, if it is another one.
+        group: the group.
+        number: its number in the group, from 1; ``None`` if it is unknown.
+    """
+
+    parent: str = ""
+    root: str = ""
+    group: str = ""
+    number: int | None = None
+
+
+def relatives_of(message: MessageInfo) -> Relatives:
+    headers = message.headers
+    root, index = _text(headers, "root_id"), headers.get("group_index")
+    return Relatives(
+        _text(headers, "parent_id"),
+        "" if root == message.id else root,
+        _text(headers, "group"),
+        index + 1 if isinstance(index, int) else None,
+    )
+
+
+def _waits(message: MessageInfo) -> Iterator[Event]:
+    if message.position is not None:
+        yield Event("waits", None, f"{plural(message.position, 'message')} before it")
+    if message.lost:
+        yield Event(message.lost, None, "another worker is about to get the message")
+
+
+def _expires(headers: Mapping[str, Any], now: datetime) -> Iterator[Event]:
+    expires = _time(headers, "expires")
+    if expires is not None:
+        is_over = expires <= now
+        text = "the worker that gets it drops it" if is_over else "a worker that gets it later drops it"
+        yield Event("expired" if is_over else "expires", expires, text)
+
+
+def _text(headers: Mapping[str, Any], name: str) -> str:
+    """A header that should be a text. Any program may have written it."""
+    value = headers.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _time(headers: Mapping[str, Any], name: str) -> datetime | None:
+    """A header that should be a time in ISO 8601. Without an offset, it is in UTC, as for Celery."""
+    try:
+        time = isoparse(_text(headers, name))
+        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None

@@ -10,16 +10,16 @@ from operator import attrgetter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from kombu_redisdelay.operations.columns import QUEUE_COLUMNS, QueueColumn
 from kombu_redisdelay.operations.doctor import Finding, Level
 from kombu_redisdelay.operations.history import Counts, queue_history
-from kombu_redisdelay.operations.kept import Read
 from kombu_redisdelay.operations.limits import kinds_set
-from kombu_redisdelay.operations.memory_words import kind_of, number_of_messages, of_redis, remarks
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, QueueColumn
+from kombu_redisdelay.operations.memory_report import kind_of, number_of_messages, of_redis, remarks
 from kombu_redisdelay.operations.queue_reasons import unknown_tasks
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
 from kombu_redisdelay.operations.timeline import Span, timeline
+from kombu_redisdelay.operations.viewers import Read
 from kombu_redisdelay.web.actions import actions
 from kombu_redisdelay.web.choice import Choice, well_formed
 from kombu_redisdelay.web.fleet import Fleet, Part, last_hour, read_hours

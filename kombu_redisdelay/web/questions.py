@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from kombu_redisdelay.operations.deadline import TookTooLongError, at_most
 from kombu_redisdelay.operations.filters import FILTERS
 from kombu_redisdelay.operations.message import MessageInfo
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED, STATES
+from kombu_redisdelay.operations.viewers import TookTooLongError, at_most
 from kombu_redisdelay.web.choice import Choice
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.site import Site

@@ -16,16 +16,15 @@ from starlette.types import Scope
 
 from kombu_redisdelay import __version__
 from kombu_redisdelay.operations.access import natural
-from kombu_redisdelay.operations.calls import ALL, call, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.doctor import Finding, examine
 from kombu_redisdelay.operations.filters import FILTERS, Filter
 from kombu_redisdelay.operations.history import Counts
-from kombu_redisdelay.operations.kept import Kept
-from kombu_redisdelay.operations.memory_use import MemoryUse
-from kombu_redisdelay.operations.message import MessageInfo
+from kombu_redisdelay.operations.memory_report import MemoryUse
+from kombu_redisdelay.operations.message import ALL, MessageInfo, call, with_arguments, without_empty_headers
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.viewers import Kept
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice, of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed
@@ -38,8 +37,7 @@ from kombu_redisdelay.web.fleet import (
     seconds_kept,
 )
 from kombu_redisdelay.web.guard import ANYBODY
-from kombu_redisdelay.web.turns import Turns
-from kombu_redisdelay.web.works import Works
+from kombu_redisdelay.web.works import Turns, Works
 
 HERE = Path(__file__).parent
 
@@ -74,7 +72,7 @@ class Site:
         title: what the page is of.
         read_only: whether nothing can be done, only seen.
         arguments: what is shown of the arguments of tasks, one of
-            :data:`~kombu_redisdelay.operations.calls.ARGUMENTS`.
+            :data:`~kombu_redisdelay.operations.message.ARGUMENTS`.
         findings: what the doctor finds.
         memory: what fills Redis.
         fleet: the figures of all queues.

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from kombu_redisdelay.operations.access import natural
+from kombu_redisdelay.operations.columns import QUEUE_COLUMNS, TEXT, QueueColumn
 from kombu_redisdelay.operations.history import Counts
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS, TEXT, QueueColumn
 from kombu_redisdelay.operations.stats import QueueStats
 
 RowT = TypeVar("RowT")

@@ -1,21 +1,86 @@
-"""Background work: actions that take longer than a viewer waits for a page."""
+"""What is done at a time: pages wait for their turn, so that no viewer blocks others, and actions that take
+longer than a viewer waits go on in the background."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import secrets
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timezone
-from threading import Event, Lock, Thread
+from functools import partial
+from threading import Event, Thread
+from threading import Lock as ThreadLock
 from time import monotonic
 from typing import Any
+from weakref import WeakValueDictionary
 
-from kombu_redisdelay.operations.errors import why
+from anyio import Lock, Semaphore, fail_after
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
 from kombu_redisdelay.operations.pace import Pace
+from kombu_redisdelay.operations.viewers import at_most, why
 from kombu_redisdelay.web.words import for_log, plural
 
 logger = logging.getLogger(__name__)
+
+#: Pages that are made at a time: half of the threads that Starlette has, of which files need some, too.
+MOST_PAGES = 20
+
+#: Seconds that a search may take.
+LONGEST_SEARCH = 10.0
+
+#: Seconds that a page waits for its turn.
+PATIENCE = 5.0
+
+
+class Turns:
+    """Each page waits for its turn for a while. A viewer searches one thing at a time."""
+
+    def __init__(self) -> None:
+        self._pages = Semaphore(MOST_PAGES)
+        self._searches: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+
+    async def page(self, make: Callable[..., Response], *args: Any) -> Response:
+        """Make a page, in another thread.
+
+        Raises:
+            HTTPException: too many are being made.
+        """
+        async with _turn(self._pages, "Too many pages are asked for. Try again in a moment."):
+            return await run_in_threadpool(make, *args)
+
+    async def search(self, who: str, make: Callable[..., Response], *args: Any) -> Response:
+        """The same for a page that searches messages for a viewer.
+
+        Raises:
+            TookTooLongError: it takes longer than :data:`LONGEST_SEARCH`.
+        """
+        searches = self._searches.setdefault(who, Lock())
+        async with _turn(searches, "Another search of yours is not done yet. Try again in a moment."):
+            return await self.page(partial(_in_time, make), *args)
+
+
+def _in_time(make: Callable[..., Response], *args: Any) -> Response:
+    with at_most(LONGEST_SEARCH):
+        return make(*args)
+
+
+@asynccontextmanager
+async def _turn(turns: Lock | Semaphore, too_long: str) -> AsyncIterator[None]:
+    try:
+        with fail_after(PATIENCE):
+            await turns.acquire()
+    except TimeoutError as exc:
+        raise HTTPException(503, too_long) from exc
+    try:
+        yield
+    finally:
+        turns.release()
+
 
 #: Works that are remembered after their end.
 REMEMBERED = 20
@@ -24,7 +89,7 @@ REMEMBERED = 20
 MOST_RUNNING = 20
 
 #: Seconds that the step of a work gets to end when the page is closed.
-_PATIENCE = 5
+_LAST_STEP = 5
 
 
 class TooMany(Exception):
@@ -174,7 +239,7 @@ class Works:
     """The running and the latest works of this process. Other processes do not know them."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ThreadLock()
         self._works: dict[str, Work] = {}
 
     def start(self, work: Work) -> Work:
@@ -219,7 +284,7 @@ class Works:
             running = [each for each in self._works.values() if not each.is_over]
         for each in running:
             each.stop("the end of the page")
-        deadline = monotonic() + _PATIENCE
+        deadline = monotonic() + _LAST_STEP
         for each in running:
             if not each.wait(max(0.0, deadline - monotonic())):
                 each.give_up()

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kombu_redisdelay.broker.paging import MOST_RESTARTS, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.operations.found import Found, without_repetitions
+from kombu_redisdelay.operations.reading import Found, without_repetitions
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig
 from tests.search import may_search_for_long, run_machine

@@ -9,7 +9,7 @@ from kombu.entity import Queue
 from prometheus_client import CollectorRegistry
 
 from kombu_redisdelay.operations.exporter import QueueCollector
-from kombu_redisdelay.operations.key_figures import key_figures
+from kombu_redisdelay.operations.fairness import key_figures
 from tests.cli.site import QUEUE, Site, sort_in
 from tests.transport.kit import Inbox, drain
 

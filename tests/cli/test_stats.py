@@ -10,7 +10,7 @@ import pytest
 
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.cli.queues import heading
-from kombu_redisdelay.operations.queue_columns import QUEUE_COLUMNS
+from kombu_redisdelay.operations.columns import QUEUE_COLUMNS
 from kombu_redisdelay.operations.states import STATES
 from tests.broker.rig import payload, with_count
 from tests.cli.site import QUEUE, Site, consumer_that_is_gone

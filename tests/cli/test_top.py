@@ -10,9 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from kombu_redisdelay.cli.keyboard import key_presses
 from kombu_redisdelay.cli.table import Line
-from kombu_redisdelay.cli.terminal import colored
+from kombu_redisdelay.cli.terminal import colored, key_presses
 from kombu_redisdelay.cli.top import View
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.fairness import Fairness

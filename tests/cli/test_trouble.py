@@ -19,8 +19,8 @@ from kombu_redisdelay.broker import waits
 from kombu_redisdelay.broker.server.wire import FULL
 from kombu_redisdelay.cli import delayed
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.errors import may_pass, why
 from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
+from kombu_redisdelay.operations.viewers import may_pass, why
 from kombu_redisdelay.refusals import REFUSALS
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.site import QUEUE, Site

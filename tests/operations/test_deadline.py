@@ -7,8 +7,8 @@ import time
 import pytest
 from celery import Celery
 
-from kombu_redisdelay.operations.deadline import TookTooLongError, at_most, check_deadline
 from kombu_redisdelay.operations.messages import Messages
+from kombu_redisdelay.operations.viewers import TookTooLongError, at_most, check_deadline
 from tests.operations.kit import send
 
 

@@ -15,7 +15,7 @@ from kombu import pools
 
 from kombu_redisdelay import Messages, NotMarkedRevokedError, Selection, batch
 from kombu_redisdelay.broker.message import expires_ms
-from kombu_redisdelay.operations.expired import expired_share
+from kombu_redisdelay.operations.doctor.messages import expired_share
 from tools.harness.redis_server import RedisServer
 
 EXPIRED = Selection(expired=True)

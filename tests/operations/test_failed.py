@@ -18,8 +18,8 @@ from kombu_redisdelay.broker.failure import name
 from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import pace, reading, verbs
 from kombu_redisdelay.operations.acting import Done
-from kombu_redisdelay.operations.calls import NONE, SHORTENED, with_arguments
-from kombu_redisdelay.operations.renewing import renewed
+from kombu_redisdelay.operations.changed import renewed
+from kombu_redisdelay.operations.message import NONE, SHORTENED, with_arguments
 from tests.failed import SECRET, keep_failed
 from tests.operations.kit import ids, put
 from tests.transport.kit import Site

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.operations.finished_reader import FOREIGN
+from kombu_redisdelay.operations.archive_reader import FOREIGN
 from tests.finished import keep_finished
 from tests.operations.kit import ids, in_each_state
 from tests.transport.kit import Site

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from kombu_redisdelay.operations.filters import FILTERS
-from kombu_redisdelay.operations.patterns import LONGEST, fits
 from kombu_redisdelay.operations.selection import Selection
+from kombu_redisdelay.operations.typed import LONGEST, fits
 
 
 @pytest.mark.parametrize(

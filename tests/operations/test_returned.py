@@ -12,9 +12,9 @@ from celery import Celery
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.failure import CONTINUATION, HOOK, RESULT
+from kombu_redisdelay.operations.failed_tasks import unattended
 from kombu_redisdelay.operations.life import life
 from kombu_redisdelay.operations.reading import Count
-from kombu_redisdelay.operations.slowly import unattended
 from tests.failed import keep_failed
 from tests.operations.kit import ids, put, send
 from tests.transport.kit import Site

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kombu_redisdelay.web import confirming, create, questions, turns
+from kombu_redisdelay.web import confirming, create, questions, works
 from kombu_redisdelay.web.works import Work
 from tests.cli.site import Site
 from tests.web.states import LONG, messages_in_each_state
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a busy machine needs a second for is done before the next page, too."""
     monkeypatch.setattr(confirming, "DIRECT", 20.0)
-    monkeypatch.setattr(turns, "LONGEST_SEARCH", 60.0)
-    monkeypatch.setattr(turns, "PATIENCE", 30.0)
+    monkeypatch.setattr(works, "LONGEST_SEARCH", 60.0)
+    monkeypatch.setattr(works, "PATIENCE", 30.0)
     monkeypatch.setattr(questions, "LONGEST_LOOK", 60.0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kombu_redisdelay import Selection
-from kombu_redisdelay.web.audit import audit_file
+from kombu_redisdelay.cli.web import audit_handler
 from tests.cli.site import QUEUE, Site
 from tests.web.states import DEAD, FAILED, READY, SCHEDULED, dead, failed, ready, scheduled
 from tests.web.viewer import Viewer
@@ -242,7 +242,7 @@ def test_who_did_what_is_logged(site: Site, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_who_did_what_as_json(site: Site, tmp_path: Path) -> None:
-    handler = audit_file(tmp_path / "audit.jsonl")
+    handler = audit_handler(tmp_path / "audit.jsonl")
     logger = logging.getLogger("kombu_redisdelay.web")
     logger.setLevel("INFO")
     logger.addHandler(handler)

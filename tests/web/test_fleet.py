@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from kombu_redisdelay.operations.kept import Kept
+from kombu_redisdelay.operations.viewers import Kept
 from kombu_redisdelay.web.fleet import LEAST_SECONDS, QUEUES_PER_PAGE, Part, seconds_kept
 from kombu_redisdelay.web.site import MOST_EXAMINED
 from tests.cli.site import QUEUE, Site

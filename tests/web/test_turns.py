@@ -18,7 +18,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from kombu_redisdelay.web import create, form, questions, turns
+from kombu_redisdelay.web import create, form, questions, works
 from tests.cli.site import Site
 from tests.web.states import dead, scheduled
 from tests.web.viewer import Viewer
@@ -62,12 +62,12 @@ def threads_of_pages() -> int:
 
 @pytest.mark.once
 def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 5.0)
+    monkeypatch.setattr(works, "PATIENCE", 5.0)
     with ThreadPoolExecutor(60) as pool:
         began = monotonic()
         # More than the threads that Starlette has.
         pages = [pool.submit(get, f"{silent}/") for _ in range(50)]
-        wait_until(lambda: threads_of_pages() >= turns.MOST_PAGES, 20, "that pages are being made")
+        wait_until(lambda: threads_of_pages() >= works.MOST_PAGES, 20, "that pages are being made")
         file = pool.submit(get, f"{silent}/static/live.js").result()
         assert not all(page.done() for page in pages)
         assert file[0] == 200
@@ -79,7 +79,7 @@ def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.once
 def test_a_viewer_searches_one_thing_at_a_time(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.2)
+    monkeypatch.setattr(works, "PATIENCE", 0.2)
     with ThreadPoolExecutor(4) as pool:
         of_ann = [pool.submit(get, f"{silent}/message?id={id}") for id in "ab"]
         of_bob = pool.submit(get, f"{silent}/message?id=a", "bob")
@@ -94,7 +94,7 @@ def test_a_search_ends_in_time(
 ) -> None:
     dead(site, "a")
     assert viewer.open(path).status in (200, 404)
-    monkeypatch.setattr(turns, "LONGEST_SEARCH", 0.0)
+    monkeypatch.setattr(works, "LONGEST_SEARCH", 0.0)
     page = viewer.open(path)
     assert page.status == 503
     assert "This was not done after 10 seconds" in page.text

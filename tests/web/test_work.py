@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from kombu_redisdelay import Selection, batch
-from kombu_redisdelay.operations.progress import Tell
+from kombu_redisdelay.operations.pace import Tell
 from kombu_redisdelay.web import works
 from kombu_redisdelay.web.words import plural
 from kombu_redisdelay.web.works import Work, Works
@@ -167,7 +167,7 @@ def test_a_step_that_takes_too_long_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(works, "_PATIENCE", 0.1)
+    monkeypatch.setattr(works, "_LAST_STEP", 0.1)
     cancel_all(viewer)
     viewer.app.state.site.works.stop()
     assert "left behind in a step that takes long" in caplog.text

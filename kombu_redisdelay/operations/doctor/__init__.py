@@ -28,7 +28,7 @@ from kombu_redisdelay.operations.doctor.settings import (
     check_transport_options,
     check_url,
 )
-from kombu_redisdelay.operations.stranded import find_stranded
+from kombu_redisdelay.operations.mending import find_stranded
 from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.words import first_of, sentence
 

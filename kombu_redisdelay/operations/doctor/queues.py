@@ -15,9 +15,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.server.wire import checked
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.stranded import Stranded
-from kombu_redisdelay.operations.doctor.failed import check_failed
 from kombu_redisdelay.operations.doctor.finding import Finding, Level, ok, warning, wrong
-from kombu_redisdelay.operations.doctor.keys import check_keys
 from kombu_redisdelay.operations.doctor.leases import check_unacked
 from kombu_redisdelay.operations.doctor.left_behind import OldBinding, check_old_bindings
 from kombu_redisdelay.operations.doctor.limits import (
@@ -27,12 +25,12 @@ from kombu_redisdelay.operations.doctor.limits import (
     check_limits,
     is_almost_full,
 )
-from kombu_redisdelay.operations.expired import expired_share
+from kombu_redisdelay.operations.doctor.messages import check_failed, check_keys, expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
+from kombu_redisdelay.operations.mending import options_for
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, unknown_tasks
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
-from kombu_redisdelay.operations.stranded import options_for
 from kombu_redisdelay.words import first_of, number_of, span
 
 #: Seconds that a message may be overdue before this counts as a problem, and that a ready one may wait before

@@ -16,8 +16,14 @@ from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor.finding import Finding, ok, warning, wrong
 from kombu_redisdelay.operations.memory import memory_use
-from kombu_redisdelay.operations.memory_use import MemoryUse
-from kombu_redisdelay.operations.memory_words import fill_of, key_in_words, kind_of, of_redis, unknown_bytes
+from kombu_redisdelay.operations.memory_report import (
+    MemoryUse,
+    fill_of,
+    key_in_words,
+    kind_of,
+    of_redis,
+    unknown_bytes,
+)
 from kombu_redisdelay.operations.server_memory import (
     CONTAINER,
     UNKNOWN,

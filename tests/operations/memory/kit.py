@@ -8,7 +8,7 @@ import string
 from celery import Celery
 
 from kombu_redisdelay import TaskMemory
-from kombu_redisdelay.operations.memory_use import MemoryUse
+from kombu_redisdelay.operations.memory_report import MemoryUse
 from tests.transport.kit import Site
 
 #: How far an estimate may be off.

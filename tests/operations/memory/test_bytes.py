@@ -12,7 +12,7 @@ from celery import Celery
 from kombu_redisdelay import Messages, Queues, TaskMemory
 from kombu_redisdelay.operations.estimate import NODE_BYTES
 from kombu_redisdelay.operations.memory import MESSAGES
-from kombu_redisdelay.operations.memory_words import number_of_messages, remarks
+from kombu_redisdelay.operations.memory_report import number_of_messages, remarks
 from kombu_redisdelay.operations.queue_bytes import NOTES
 from kombu_redisdelay.operations.sample import (
     MESSAGES_PER_READ,

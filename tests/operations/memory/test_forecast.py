@@ -10,9 +10,9 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages, ServerFill
-from kombu_redisdelay.operations.forecast import Growth, growth, server_fills
 from kombu_redisdelay.operations.history import Counts, Period, QueueHistory
-from kombu_redisdelay.operations.memory_words import fill_of
+from kombu_redisdelay.operations.memory_report import fill_of
+from kombu_redisdelay.operations.server_memory import Growth, growth, server_fills
 from tests.operations.kit import send
 from tests.transport.kit import Site
 
@@ -69,7 +69,7 @@ class TestForecast:
         """
         now_s = messages.store.now_ms() / 1000
         monkeypatch.setattr(
-            "kombu_redisdelay.operations.forecast.queue_history",
+            "kombu_redisdelay.operations.server_memory.queue_history",
             lambda store, queues: [
                 self.history(queue, now_s, 1800 if more[queue] else 60, published=more[queue])
                 for queue in queues

@@ -10,8 +10,7 @@ from celery.app.task import Context
 from kombu import pools
 
 from kombu_redisdelay import Messages, OtherKeys, ServerFill
-from kombu_redisdelay.operations.memory_use import MemoryUse
-from kombu_redisdelay.operations.memory_words import key_in_words, remarks
+from kombu_redisdelay.operations.memory_report import MemoryUse, key_in_words, remarks
 from kombu_redisdelay.operations.other_keys import OTHERS, REPLIES, RESULTS, STOCK
 from tests.operations.kit import send
 from tests.operations.memory.kit import NEARLY

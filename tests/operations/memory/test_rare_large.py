@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations import rare_large as module
-from kombu_redisdelay.operations.rare_large import rare_large
-from kombu_redisdelay.operations.sample import HASH, Sampled, Source
+from kombu_redisdelay.operations import sample as module
+from kombu_redisdelay.operations.sample import HASH, Sampled, Source, rare_large
 from tests.transport.kit import Site
 
 SMALL, LARGE = "x" * 100, "x" * 10_000

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from kombu_redisdelay import Messages
-from kombu_redisdelay.operations.memory_words import remarks
+from kombu_redisdelay.operations.memory_report import remarks
 from tests.operations.kit import send
 from tests.operations.memory.kit import NEARLY, of_state
 from tests.permissions import allow, documented_rules

@@ -1,4 +1,5 @@
-"""What has failed or died, by task and exception. Tasks that are known to have returned are apart."""
+"""What has failed or died: its kinds; how failed tasks are requeued at a rate, and whether one that fails again
+is kept."""
 
 from __future__ import annotations
 
@@ -10,8 +11,12 @@ from kombu_redisdelay.broker.archive import Archive, Kind, kind_of
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.operations import reading
 from kombu_redisdelay.operations.access import Access
+from kombu_redisdelay.operations.acting import Action, Done
+from kombu_redisdelay.operations.pace import Pace, Tell
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import ARCHIVED, FAILED, State
+from kombu_redisdelay.operations.stats import queue_stats
+from kombu_redisdelay.operations.verbs import REQUEUE_SLOWLY
 from kombu_redisdelay.public import public
 
 
@@ -81,3 +86,56 @@ def together(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
         kind = Kind(group.task, group.error, group.returned)
         found[kind] = found[kind] + group if kind in found else group
     return sorted(found.values(), key=lambda group: (-group.count, group.task, group.error, group.returned))
+
+
+def requeueing(
+    access: Access, selection: Selection, pace: Pace, limit: int | None = None, progress: Tell | None = None
+) -> Action:
+    """Requeues failed tasks at the rate of *pace*.
+
+    Raises:
+        ValueError: another state than "failed" is selected, or none where one is needed.
+    """
+    _check_state(selection)
+    return Action(access.store, REQUEUE_SLOWLY, selection, limit, progress, {}, pace=pace)
+
+
+def requeue_slowly(access: Access, selection: Selection, pace: Pace, progress: Tell) -> Done:
+    """Requeue failed tasks, as :meth:`kombu_redisdelay.Messages.requeue` does."""
+    action = requeueing(access, selection, pace, progress=progress)
+    return action.run(reading.names(access, selection))
+
+
+def unattended(access: Access, selection: Selection) -> list[str]:
+    """The queues that failed tasks of *selection* would go to, and that no worker consumes from.
+
+    Raises:
+        ValueError: another state than "failed" is selected.
+    """
+    _check_state(selection)
+    store = access.store
+    names = reading.names(access, selection)
+    counts = zip(names, Archive(store, FAILED).counts(names), strict=True)
+    queues = list(dict.fromkeys(store.partitions.queue_of(name) for name, count in counts if count))
+    idle = [each.queue for each in queue_stats(store, queues) if not each.consumers]
+    states, selection = selection.states((FAILED,)), selection.without_returned()
+    return [queue for queue in idle if reading.count(access, replace(selection, queue=queue), states)]
+
+
+def _check_state(selection: Selection) -> None:
+    for name in selection.state or ():
+        if name != FAILED:
+            raise ValueError(f"with rate, state must be {FAILED}, not {name!r}")
+
+
+#: What is said if they are not.
+LOST_AGAIN = (
+    "By keep_failed of this app, its workers keep no failed tasks: a task that fails again is lost, with its "
+    "message."
+)
+
+
+def loses_what_fails_again(access: Access, selection: Selection) -> bool:
+    """Whether *selection* may have failed tasks, and the options of the app say that none are kept. Workers
+    of another app may have other options."""
+    return access.options.kept_failed is None and FAILED in (selection.state or (FAILED,))

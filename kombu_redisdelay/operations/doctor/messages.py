@@ -1,4 +1,5 @@
-"""Checks messages that wait for another one with their unique key, and whether anything lets them go."""
+"""Checks the messages of a queue: those that wait for another one with their unique key, those that fail, and
+those that have expired."""
 
 from __future__ import annotations
 
@@ -8,14 +9,20 @@ from math import inf
 from shlex import quote
 from typing import NamedTuple
 
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.failure import CONTINUATION
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import AGAIN, READY, RUNNING, SCHEDULED, Holder, living_holders
 from kombu_redisdelay.broker.unique import written
-from kombu_redisdelay.operations.content import Content
+from kombu_redisdelay.operations.content import Content, has_expired
 from kombu_redisdelay.operations.doctor.finding import Finding, warning, wrong
+from kombu_redisdelay.operations.history import queue_history
+from kombu_redisdelay.operations.queue_bytes import ready_sources
+from kombu_redisdelay.operations.sample import sample
+from kombu_redisdelay.operations.states import FAILED
 from kombu_redisdelay.operations.stats import QueueStats
 from kombu_redisdelay.words import number_of, span
 
@@ -135,3 +142,72 @@ def _unknown_tasks(store: Store, queue: str, names: Sequence[str]) -> dict[str, 
 
 def _cancel(holder: Holder) -> str:
     return f"`celery delayed cancel {quote(holder.id)}`"
+
+
+#: From so many on that have failed within so many seconds, and are still there, it is worth a remark: some
+#: tasks always fail.
+MANY_FAILED, OF_LATE = 10, 3600
+
+
+def check_failed(store: Store, stats: QueueStats, names: Sequence[str]) -> Iterator[Finding]:
+    """
+    Arguments:
+        names: those of the partitions of the queue, or its own.
+    """
+    if not stats.failed + stats.returned:
+        return
+    check = f"queue {stats.queue}"
+    if lost := _continuations(store, names) if stats.returned else 0:
+        has, its = ("has", "it") if lost == 1 else ("have", "them")
+        yield wrong(
+            check,
+            f"{number_of(lost, 'task')} {has} returned, and what follows {its} was not sent, or not all",
+            f"See `celery delayed list --state failed --returned {CONTINUATION} -Q {stats.queue}`, send what "
+            f"is missing, then remove {its}. To requeue {its} does the work once more.",
+            mended_by=FAILED,
+        )
+    [history] = queue_history(store, [stats.queue])
+    dropped = sum(minute.counts.failed_dropped for minute in history.minutes)
+    if dropped:
+        yield warning(
+            check,
+            f"at its bound of {number_of(stats.failed + stats.returned, 'failed task')}; "
+            f"{dropped:,} were dropped in the last hour",
+            "The oldest go first, whatever their kind: a task that fails often pushes out others. Raise the "
+            "count, or the bytes, of keep_failed in all workers, or give that task a queue of its own.",
+            mended_by=FAILED,
+        )
+    if stats.failed < MANY_FAILED:
+        return
+    tasks, since_ms = Archive(store, FAILED), store.now_ms() - OF_LATE * 1000
+    of_late = sum(tasks.counts(names, since_ms)) - sum(tasks.returned(names, since_ms))
+    if of_late < MANY_FAILED:
+        return
+    yield warning(
+        check,
+        f"{number_of(stats.failed, 'failed task')}, {of_late:,} of them in the last hour",
+        f"See `celery delayed count --state failed --by task --by error -Q {stats.queue}`, mend the cause, "
+        "then requeue or remove them.",
+        mended_by=FAILED,
+    )
+
+
+def _continuations(store: Store, names: Sequence[str]) -> int:
+    groups = (group for name in names for group in Archive(store, FAILED).groups(name))
+    return sum(group.count for group in groups if group.returned == CONTINUATION)
+
+
+#: Messages that are looked at.
+SAMPLE = 1000
+
+#: Bytes that are read at most, without those of the last round trip.
+MOST_BYTES = 8 * 1024 * 1024
+
+
+def expired_share(store: Store, queue: str) -> float:
+    """Which part of the ready messages of *queue*, one partition, has expired, about."""
+    now_ms, looked_at, expired = store.now_ms(), 0, 0
+    for found in sample(store, ready_sources(store, queue), SAMPLE, MOST_BYTES):
+        looked_at += 1
+        expired += has_expired(Content.of(found.stored, ""), now_ms)
+    return expired / looked_at if looked_at else 0.0

@@ -1,20 +1,29 @@
-"""The due times that scheduled messages get."""
+"""What messages are after a verb: when a scheduled one is due, and that a failed task was never tried."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import count
 from math import nextafter
 from typing import Any
 
-from kombu_redisdelay.broker.message import LATEST_MS, from_ms
+from kombu_redisdelay.broker.message import (
+    DELIVERY_COUNT_HEADER,
+    ETA_HEADER,
+    LATEST_MS,
+    REDELIVERED_HEADER,
+    REQUEUED_HEADER,
+    from_ms,
+)
 from kombu_redisdelay.broker.schedule import Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
-from kombu_redisdelay.operations.parameters import parse_moment, parse_shift
+from kombu_redisdelay.operations.typed import parse_moment, parse_shift
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
@@ -154,3 +163,56 @@ def new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
             f"not {countdown!r}"
         )
     return now_ms + float(countdown) * 1000
+
+
+#: Where the embedded part of a body is, and how many parts a body has.
+_EMBEDDED, _PARTS = 2, 3
+
+
+def renewed(payload: bytes) -> bytes:
+    """*payload* as it is requeued: it counts no retries, is due at once, and does not expire. A part of a
+    chord leaves its group: the chord has failed, or would count it twice. A header says when that was, by the
+    clock of this process.
+
+    All else stays: id, root, parent, priority, time limits, keys, callbacks, and the rest of a chain.
+    """
+    # The standard library's JSON: kombu's would turn some values into objects.
+    try:
+        message = json.loads(payload)
+        headers = message["headers"]
+        for name in (DELIVERY_COUNT_HEADER, REDELIVERED_HEADER):
+            headers.pop(name, None)
+        if "task" in headers:
+            headers.update(dict.fromkeys(headers.keys() & {ETA_HEADER, "expires"}), retries=0)
+            if headers.get("group") and _may_be_of_a_chord(message):
+                headers.update(group=None, group_index=None)
+        headers[REQUEUED_HEADER] = datetime.now(timezone.utc).isoformat()
+        return json.dumps(message).encode()
+    except Exception:
+        # Foreign bytes may make the decoder raise any exception. There is nothing to renew.
+        return payload
+
+
+def may_be_in_chord(payload: bytes) -> bool:
+    """Whether a task is a part of a chord; or it is in a group, and its body cannot be read."""
+    try:
+        message = json.loads(payload)
+        headers = message["headers"]
+        return "task" in headers and bool(headers.get("group")) and _may_be_of_a_chord(message)
+    except Exception:
+        # As above.
+        return False
+
+
+def _may_be_of_a_chord(message: dict[str, Any]) -> bool:
+    """Whether a task is a part of a chord, or its body cannot be read."""
+    try:
+        body = message["body"]
+        if message["properties"].get("body_encoding") == "base64":
+            body = b64decode(body)
+        parts = json.loads(body)
+        embedded = parts[_EMBEDDED]
+        return len(parts) != _PARTS or not isinstance(embedded, dict) or bool(embedded.get("chord"))
+    except Exception:
+        # As above; or it is pickled, and nobody looks into that.
+        return True
