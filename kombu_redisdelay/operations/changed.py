@@ -23,7 +23,6 @@ from kombu_redisdelay.broker.schedule import Scheduled, Target
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
-from kombu_redisdelay.operations.typed import parse_moment, parse_shift
 
 #: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
 Span = tuple[float | None, float | None]
@@ -105,10 +104,8 @@ def moving_to(
         return Move(None, _ms("by", by), now_ms=now_ms)
     if over is not None and countdown is eta is None:
         countdown = 0
-    if isinstance(countdown, (str, timedelta)):
+    if isinstance(countdown, timedelta):
         countdown = _ms("countdown", countdown) / 1000
-    if isinstance(eta, str):
-        eta = parse_moment(eta, None)
     due_ms = new_due_ms(now_ms, countdown, eta)
     if due_ms + over_ms > LATEST_MS:
         raise ValueError("over must end before the year 10000")
@@ -121,8 +118,6 @@ def _ms(name: str, value: Any) -> float:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, str):
-        value = parse_shift(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

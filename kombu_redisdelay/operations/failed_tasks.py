@@ -1,4 +1,4 @@
-"""What has failed or died: its kinds; how failed tasks are requeued at a rate, and whether one that fails again
+"""What has failed or died: its kinds; how failed tasks are requeued at a rate; whether one that fails again
 is kept."""
 
 from __future__ import annotations

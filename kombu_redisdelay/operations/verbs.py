@@ -127,6 +127,20 @@ class Verb:
         """What a form on the page asks for."""
         return tuple(each for each in self.parameters if each.label)
 
+    def prepared(self, store: Store, given: Mapping[str, Any]) -> Any:
+        """What the functions of *how* need, of what its method was *given*. A text is read as a person writes
+        it.
+
+        Raises:
+            ValueError: it makes no sense.
+        """
+        types = {each.name: each.type for each in self.parameters}
+        read = {
+            name: types[name].read(value, None) if isinstance(value, str) and name in types else value
+            for name, value in given.items()
+        }
+        return self.prepare(store, **read)
+
 
 def _with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[Entry]) -> Iterator[Entry]:
     """Have *do* do it to messages as the broker has them. It keeps their order."""
