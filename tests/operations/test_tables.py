@@ -16,10 +16,11 @@ import kombu_redisdelay
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli import list as list_command
+from kombu_redisdelay.operations.changed import Stays
 from kombu_redisdelay.operations.parameters import LIMIT, Parameter
 from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
-from kombu_redisdelay.operations.verbs import VERBS, How, Stays, Verb
+from kombu_redisdelay.operations.verbs import VERBS, How, Verb
 from tests.cli.site import run_delayed
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import ids, in_each_state
