@@ -297,7 +297,7 @@ class Store:
         return count + self.clear_keys(queue)
 
     def clear_keys(self, queue: str) -> int:
-        """Remove all messages that are sorted in, if *queue* is fair. Returns how many there were."""
+        """Remove all messages that are sorted by key, if *queue* is fair. Returns how many there were."""
         count, was_fair = self._clear_keys(queue)
         # What has no turn, because a key was lost.
         if was_fair and search_for(self, queue).lists:

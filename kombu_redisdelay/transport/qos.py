@@ -254,7 +254,7 @@ class QoS(virtual.QoS):
         """Give back the messages whose task has not begun, in a Celery worker that stops. It never begins in
         this worker, even if Redis cannot be reached: then the messages go back when the channel is closed.
 
-        The door is shut, and the channel takes nothing more.
+        The gate is shut, and the channel takes nothing more.
         """
         unsettled = {tag: self._delivered.get(tag) for tag in list(self._queues)}
         unbegun = {tag: message for tag, message in unsettled.items() if keep_from_beginning(message)}

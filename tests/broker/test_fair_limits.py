@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     iter_limited_keys,
     key_states,
-    sorted_in,
+    sorted_by_key,
 )
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
@@ -456,7 +456,7 @@ def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueue
     rig.client.hset(keys.fair.removesuffix("fair") + "active", "a", foreign)
     rig.client.hset(keys.key_limits, "a", f"{foreign} {foreign} {foreign} {foreign}")
     rig.client.hset(keys.limited, "b", f"{foreign} 1")
-    assert sorted_in(rig.store, ["q"]) == [{}]
+    assert sorted_by_key(rig.store, ["q"]) == [{}]
     assert {state.key for state in iter_keys(rig.store, "q")} >= {"a"}
     assert key_states(rig.store, "q", ["a"])[0].unacked is None
     assert queue_stats(rig.store, ["q"])

@@ -49,7 +49,7 @@ local function ring_alarms(fair)
   return #keys
 end
 
--- Notes that the message was handed out which was found last (fair_turns.lua).
+-- Notes that the message was handed out which was found last (fair_order.lua).
 local function count_key(fair, consumer, tag)
   if not fair.is_limited then
     return

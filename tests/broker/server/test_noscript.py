@@ -311,7 +311,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUBLISH_UNIQUE", "CHECK_UNIQUE"),
         *("COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
-        *("READ_LANES", "FIND_LARGE"),
+        *("READ_ORDERS", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         "FIND_UNKNOWN",
         *("PARK", "KEEP", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),
