@@ -230,7 +230,7 @@ def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The same for those keys that are paused, have limits of their own, or are at a limit."""
     keys = store.keys(queue)
     # When all consumers are full, nobody has noted which of those are at a limit of which they hold messages.
-    used = [("HSCAN", keys.active), ("ZSCAN", keys.tats)]
+    used = [("HSCAN", keys.active), ("ZSCAN", keys.rate_clocks)]
     for some in _pages(store, [*_limited_of(store, queue), *used]):
         yield from (state for state in _read(store, queue, some) if state.is_at_limit or any(state.own))
 

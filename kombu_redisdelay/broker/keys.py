@@ -102,7 +102,7 @@ class QueueKeys:
     unacked_keys = _Key("hash", GOES, "consumer and tag -> key of that message, if counted", "unacked-keys")
     active = _Key("hash", GOES, "key of a fair queue -> how many are unacked, if that is limited")
     key_limits = _Key("hash", ITSELF, "key of a fair queue -> its own limits", "key-limits")
-    tats = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used")
+    rate_clocks = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used", "tats")
     alarms = _Key("zset", GOES, "key of a fair queue -> when its rate allows the next message")
 
     def __init__(self, ready: str, base: str, separator: str) -> None:

@@ -317,7 +317,7 @@ class Store:
         and the history."""
         self.purge(queue)
         keys = self.keys(queue)
-        self.server.call("UNLINK", keys.history, keys.running, keys.tats)
+        self.server.call("UNLINK", keys.history, keys.running, keys.rate_clocks)
 
     def with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         """The keys that a script has *used* to publish to *queue*, with all others that expire with them, if
