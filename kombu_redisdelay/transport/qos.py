@@ -118,11 +118,11 @@ class QoS(virtual.QoS):
         queue = self._queues.get(delivery_tag)
         return queue is None or self.channel.consumer.can_ack_at_once(queue)
 
-    def leave_to_others(self, message: virtual.Message, task: str) -> None:
+    def defer_unknown(self, message: virtual.Message, task: str) -> None:
         """Schedule a message for the workers that know its *task*. It is settled then."""
         tag = str(message.delivery_tag)
         id = message_id({"headers": message.headers, "properties": message.properties})
-        self.channel.consumer.leave_to_others(self._queues[tag], tag, id, task)
+        self.channel.consumer.defer_unknown(self._queues[tag], tag, id, task)
         self._forget(tag)
         message._state = "REQUEUED"
 

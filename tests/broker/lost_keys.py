@@ -153,7 +153,7 @@ class Fleet:
         ids = [f"{queue}-unknown{n}" for n in range(2)]
         self.put(queue, *ids)
         for id, delivery in zip(ids, taken(self.me, queue), strict=True):
-            self.me.leave_to_others(queue, delivery.tag, id, "tasks.unknown")
+            self.me.defer_unknown(queue, delivery.tag, id, "tasks.unknown")
         self.me.confirm_acks()
 
     def _fill_plain(self, queue: str) -> None:

@@ -283,7 +283,7 @@ class FairMachine(RuleBasedStateMachine):
         elif how == "parked":
             park(consumer, run.delivery, run.id, self.database.now_ms() + UNIT_MS)
         elif how == "unknown":
-            consumer.leave_to_others("q", tag, run.id, "task")
+            consumer.defer_unknown("q", tag, run.id, "task")
             consumer.confirm_acks()
             self.gives_back_what_its_rate_allowed(run)
         else:

@@ -103,7 +103,7 @@ class TestLimits:
         elif how == "closed":
             assert me.give_back_all()
         elif how == "left":
-            me.leave_to_others("q", delivery.tag, "a0", "task")
+            me.defer_unknown("q", delivery.tag, "a0", "task")
             me.confirm_acks()
         elif how == "lost":
             rig.end_lease("q")
@@ -212,7 +212,7 @@ class TestLimits:
         [unknown] = taken(me, "q")
         assert taken(me, "q") == []
         rig.use_up_token("q")
-        me.leave_to_others("q", unknown.tag, "a0", "task")
+        me.defer_unknown("q", unknown.tag, "a0", "task")
         me.confirm_acks()
         assert rig.tokens("q") == 1
         assert ids(taken(me, "q")) == ["a1"]

@@ -43,12 +43,12 @@ local function sort_by_key(fair, order, unsorted, budget)
   while budget.messages > 0 and budget.bytes > 0 do
     local some = redis.call('RPOP', unsorted, at_once) or {}
     for _, payload in ipairs(some) do
-      local key, keyed, is_decoded = key_and_payload(payload)
+      local key, stored, is_decoded = key_and_payload(payload)
       local of_key = by_key[key]
       if of_key then
-        of_key[#of_key + 1] = keyed
+        of_key[#of_key + 1] = stored
       else
-        by_key[key] = { keyed }
+        by_key[key] = { stored }
         keys[#keys + 1] = key
         budget.messages = budget.messages - ONE_MORE_KEY
       end
