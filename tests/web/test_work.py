@@ -167,7 +167,7 @@ def test_a_step_that_takes_too_long_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(works, "_PATIENCE", 0.1)
+    monkeypatch.setattr(works, "_LAST_STEP", 0.1)
     cancel_all(viewer)
     viewer.app.state.site.works.stop()
     assert "left behind in a step that takes long" in caplog.text
