@@ -36,7 +36,7 @@ def command(as_json: bool) -> None:
                 "consumers": some.consumers,
                 "unacked": some.unacked,
                 "keys": some.lists,
-                "messages": some.sorted_in,
+                "messages": some.sorted_by_key,
                 "scheduled": some.scheduled,
                 "kept": some.kept,
                 "is_unknown": some.is_unknown,
@@ -62,7 +62,8 @@ def _said(queue: str, some: Unlisted) -> Iterator[str]:
         yield f"{queue}: {count} with {number_of(some.unacked)} {is_or_are} listed again"
     if some.lists:
         have, turns = ("has", "a turn") if some.lists == 1 else ("have", "turns")
-        yield f"{queue}: {number_of(some.lists, 'key')} with {number_of(some.sorted_in)} {have} {turns} again"
+        keys = f"{number_of(some.lists, 'key')} with {number_of(some.sorted_by_key)}"
+        yield f"{queue}: {keys} {have} {turns} again"
     if some.scheduled:
         have = "has the one that it says, or is a dead letter"
         if some.scheduled > 1:

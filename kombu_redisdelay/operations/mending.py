@@ -16,7 +16,7 @@ from kombu.utils.json import loads
 
 from kombu_redisdelay.broker.bindings import Binding, bindings_of, separators
 from kombu_redisdelay.broker.fair_counts import check_fair
-from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_by_key
 from kombu_redisdelay.broker.keeping import trim
 from kombu_redisdelay.broker.keys import ARCHIVED
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
@@ -94,12 +94,12 @@ def miscounted(store: Store, name: str, most: int) -> Mapping[int, tuple[int, in
     limit, as is noted: priority step -> what is noted, and how many there are. Empty if it has more than
     *most* keys, or workers change it all the time."""
     for _ in range(TRIES):
-        [noted] = sorted_in(store, [name])
+        [noted] = sorted_by_key(store, [name])
         states = list(islice(iter_keys(store, name), most + 1))
         if len(states) > most:
             return {}
         found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
-        [again] = sorted_in(store, [name])
+        [again] = sorted_by_key(store, [name])
         counts = {step: (again.get(step, 0), found[step]) for step in store.steps}
         differing = {step: both for step, both in counts.items() if both[0] != both[1]}
         if not differing or noted == again:

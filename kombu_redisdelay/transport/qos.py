@@ -118,11 +118,11 @@ class QoS(virtual.QoS):
         queue = self._queues.get(delivery_tag)
         return queue is None or self.channel.consumer.can_ack_at_once(queue)
 
-    def leave_to_others(self, message: virtual.Message, task: str) -> None:
+    def defer_unknown(self, message: virtual.Message, task: str) -> None:
         """Schedule a message for the workers that know its *task*. It is settled then."""
         tag = str(message.delivery_tag)
         id = message_id({"headers": message.headers, "properties": message.properties})
-        self.channel.consumer.leave_to_others(self._queues[tag], tag, id, task)
+        self.channel.consumer.defer_unknown(self._queues[tag], tag, id, task)
         self._forget(tag)
         message._state = "REQUEUED"
 
@@ -254,7 +254,7 @@ class QoS(virtual.QoS):
         """Give back the messages whose task has not begun, in a Celery worker that stops. It never begins in
         this worker, even if Redis cannot be reached: then the messages go back when the channel is closed.
 
-        The door is shut, and the channel takes nothing more.
+        The gate is shut, and the channel takes nothing more.
         """
         unsettled = {tag: self._delivered.get(tag) for tag in list(self._queues)}
         unbegun = {tag: message for tag, message in unsettled.items() if keep_from_beginning(message)}

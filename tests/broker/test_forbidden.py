@@ -110,7 +110,7 @@ def endings(fleet: Fleet, delivery: Delivery) -> list[Callable[[], object]]:
         partial(me.requeue, queue, tag),
         partial(me.give_back, queue, tag),
         partial(me.fail, queue, tag),
-        partial(me.leave_to_others, queue, tag, f"id{tag}", "tasks.unknown"),
+        partial(me.defer_unknown, queue, tag, f"id{tag}", "tasks.unknown"),
         partial(park, me, delivery, f"id{tag}", due_ms),
         partial(dead_letter, me, delivery, "unusable"),
         partial(me.ack, queue, tag),

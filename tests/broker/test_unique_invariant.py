@@ -185,7 +185,7 @@ class UniqueMachine(RuleBasedStateMachine):
         elif how == "parked":
             park(consumer, run.delivery, run.id, self.database.now_ms() + UNIT_MS)
         elif how == "unknown":
-            consumer.leave_to_others("q", tag, run.id, "task")
+            consumer.defer_unknown("q", tag, run.id, "task")
             consumer.confirm_acks()
         else:
             assert consumer.requeue("q", tag, UNIT_MS if how == "later" else None)

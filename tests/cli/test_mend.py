@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.keys import ARCHIVED, known_queues
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations import mending
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tests.dead import bury
 from tests.failed import keep_failed
 
@@ -105,7 +105,7 @@ def test_what_is_listed_again_is_told_once(site: Site) -> None:
 
 def test_keys_without_a_turn(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a", "a", "b")
+    sort_by_key(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).turns(0))
     found = sorted(lost(site))
     assert found == [
@@ -119,7 +119,7 @@ def test_keys_without_a_turn(site: Site) -> None:
 
 def test_what_is_counted(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a", "a", "b")
+    sort_by_key(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).key_list(0, "a"))
     assert lost(site) == ["queue celery: not all messages of its keys are where they are counted: 1 of 3"]
     assert site.run("mend").stderr == "There is nothing to list again.\n"

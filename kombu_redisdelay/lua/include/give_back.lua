@@ -28,7 +28,7 @@ end
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
 -- also after how many ms.
-local function judge(stored, start, how, queue)
+local function retry_verdict(stored, start, how, queue)
   local count = deliveries(stored, start)
   local lost = math.min(losses(stored, start), count)
   if how == 'unseen' then
@@ -78,7 +78,7 @@ local function give_back(tag, id, how, queue, done)
     return nil
   end
   local stored, start, now_ms = message.stored, message.start, done.now_ms
-  local count, lost, where, wait = judge(stored, start, how, queue)
+  local count, lost, where, wait = retry_verdict(stored, start, how, queue)
   if (where == 'later' or where == 'dead') and id == '' then
     done.unnamed[#done.unnamed + 1] = tag
     done.unnamed[#done.unnamed + 1] = stored
@@ -90,7 +90,7 @@ local function give_back(tag, id, how, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  if where ~= 'dead' and is_superseded(message.keyed) then
+  if where ~= 'dead' and is_replaced_by_retry(message.unique_key) then
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
@@ -119,7 +119,7 @@ local function give_back(tag, id, how, queue, done)
     leave(message)
     becomes_ready(message, where, payload, now_ms, done.had_messages)
   end
-  return stored, where, message.keyed and BYTES_OF_KEY or 0
+  return stored, where, message.unique_key and BYTES_OF_KEY or 0
 end
 
 -- To be called when all were given back.
