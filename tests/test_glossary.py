@@ -32,6 +32,7 @@ OLD = {
     "control": "limits",
     "controls": "limits",
     "delayed": "scheduled",
+    "door": "unsorted list",
     "died": "dead letter",
     "glance": "peek",
     "gone": "lost",
@@ -39,11 +40,15 @@ OLD = {
     "held": "unacked",
     "in steps": "portion",
     "janitor": "maintenance",
+    "lane": "turn",
+    "lanes": "turn",
     "per step": "portion",
     "picked": "selection",
     "place": "position",
     "places": "permit",
     "purge": "cancel",
+    "sort in": "sorted by key",
+    "sorted in": "sorted by key",
     "suspect": "isolated",
     "sweep": "maintenance",
 }
@@ -56,6 +61,8 @@ ALLOWED = {
     "delayed": {"delayed"},
     # Celery's purge, and the hint for those who look for it.
     "purge": {"purge", "_purge"},
+    # A field of JSON that users read.
+    "sorted in": {"sorted_in"},
     # Of kombu.
     "sweep": {"sweep_bindings"},
 }

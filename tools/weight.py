@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "kombu_redisdelay"
 #: Feature -> how the names of its own files are. All that has to do with it is named after it elsewhere.
 FEATURES: Mapping[str, re.Pattern[str]] = {
     "unique": re.compile("unique"),
-    "fair": re.compile("fair|limits|_keys|read_lanes|find_greatest|relist"),
+    "fair": re.compile("fair|limits|_keys|read_orders|find_greatest|relist"),
 }
 
 #: The wings of the core: no feature should be in every room of them.

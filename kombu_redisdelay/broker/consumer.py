@@ -27,7 +27,7 @@ from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.takes import Takes
-from kombu_redisdelay.broker.unknown_tasks import leaving
+from kombu_redisdelay.broker.unknown_tasks import deferring
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Consumer:
         self._settled(tag)
         return bool(self._give_back(queue, [tag], "returned"))
 
-    def leave_to_others(self, queue: str, tag: str, message_id: str, task: str) -> None:
+    def defer_unknown(self, queue: str, tag: str, message_id: str, task: str) -> None:
         """Schedule a delivered message for consumers that know its *task*, because this one does not. That is
         no failed delivery. As with an ack, the command has been written when this returns, and is sent again
         if the connection fails."""
@@ -163,7 +163,7 @@ class Consumer:
         # Whatever goes wrong here must not count as a failure of the message.
         self.store.try_to_remember(queue)
         wait_ms = round((self._options.unknown_task_wait or 0) * 1000)
-        self.store.server.ack(leaving(self.store, self.name, queue, tag, message_id, task, wait_ms))
+        self.store.server.ack(deferring(self.store, self.name, queue, tag, message_id, task, wait_ms))
 
     def fail(self, queue: str, tag: str) -> None:
         """Note that the callback of a message has failed. If the message is given back later, this delivery

@@ -1,4 +1,4 @@
-"""What is counted of fair queues: how many messages of which key are unacked, and how many are sorted in.
+"""What is counted of fair queues: how many messages of which key are unacked, and how many are sorted.
 
 Where a concurrency of keys is limited, takes and acks count (lua/include/fair_unacked.lua). What was taken
 before is counted once, and meanwhile nothing is taken. Who does not know yet that messages count may ack
@@ -104,14 +104,14 @@ def check_fair(
     searched: Collection[str] = (),
 ) -> RoundTrips[list[str]]:
     """Do what :func:`check_keys` does, for those of *queues* that are fair, and what :func:`count_keys` does
-    where somebody has begun it and did not end it. What is sorted in and not said to be fair is moved back.
+    where somebody has begun it and did not end it. What is sorted and not said to be fair is moved back.
     The arguments and the result are those of :func:`check_keys`."""
     commands: list[Command] = []
     for keys in map(store.keys, queues):
         commands += ("HMGET", keys.limits, "fair", "counting"), ("EXISTS", keys.fair)
     replies = store.server.call_all(*commands)
     fair, lost = [], []
-    for queue, reply, has_sorted_in in zip(queues, replies[::2], replies[1::2], strict=True):
+    for queue, reply, has_sorted in zip(queues, replies[::2], replies[1::2], strict=True):
         if isinstance(reply, ResponseError):
             continue
         state, counting = reply
@@ -120,7 +120,7 @@ def check_fair(
             yield from count_keys(store, queue)
         if state is not None:
             fair.append(queue)
-        elif has_sorted_in == 1:
+        elif has_sorted == 1:
             lost.append(queue)
     if lost:
         yield

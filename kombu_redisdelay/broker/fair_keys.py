@@ -175,7 +175,7 @@ class KeyState(NamedTuple):
     """A key of a fair queue.
 
     Attributes:
-        ready: priority step -> how many of its messages are sorted in, for those steps that have any.
+        ready: priority step -> how many of its messages are sorted by key, for those steps that have any.
         unacked: how many of its messages are unacked; ``None`` if that is not counted, because no concurrency
             of keys is limited.
         turns: priority step -> when its next turn begins, by the clock of the step.
@@ -194,23 +194,23 @@ class KeyState(NamedTuple):
 
 
 def is_fair(store: Store, queue: str) -> bool:
-    """Whether *queue* may have messages that are sorted in."""
+    """Whether *queue* may have messages that are sorted by key."""
     return bool(store.server.call("EXISTS", store.keys(queue).fair))
 
 
-def sorted_in(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
-    """For each of *queues*: priority step -> how many messages are sorted in."""
-    rows = answers(store.server, (asking_for_sorted_in(store, queue) for queue in queues))
-    return [sorted_in_of(store, row) for row in rows]
+def sorted_by_key(store: Store, queues: Sequence[str]) -> list[dict[int, int]]:
+    """For each of *queues*: priority step -> how many messages are sorted by key."""
+    rows = answers(store.server, (asking_for_sorted(store, queue) for queue in queues))
+    return [sorted_of(store, row) for row in rows]
 
 
-def asking_for_sorted_in(store: Store, queue: str) -> Command:
-    """The command that asks for what :func:`sorted_in_of` reads."""
+def asking_for_sorted(store: Store, queue: str) -> Command:
+    """The command that asks for what :func:`sorted_of` reads."""
     return ("HMGET", store.keys(queue).fair, *(f"n:{step}" for step in store.steps))
 
 
-def sorted_in_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
-    """Priority step -> how many messages are sorted in, from a reply. What another program has written there
+def sorted_of(store: Store, row: Sequence[bytes | None]) -> dict[int, int]:
+    """Priority step -> how many messages are sorted, from a reply. What another program has written there
     counts as none, as in ``stats``."""
     return {
         step: number
@@ -230,7 +230,7 @@ def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The same for those keys that are paused, have limits of their own, or are at a limit."""
     keys = store.keys(queue)
     # When all consumers are full, nobody has noted which of those are at a limit of which they hold messages.
-    used = [("HSCAN", keys.active), ("ZSCAN", keys.tats)]
+    used = [("HSCAN", keys.active), ("ZSCAN", keys.rate_clocks)]
     for some in _pages(store, [*_limited_of(store, queue), *used]):
         yield from (state for state in _read(store, queue, some) if state.is_at_limit or any(state.own))
 
@@ -253,7 +253,7 @@ def iter_names(store: Store, queue: str, *, only_limited: bool = False) -> Itera
 
 
 def greatest_keys(store: Store, queue: str, most: int) -> list[str]:
-    """Up to *most* keys: those that have the most messages that are sorted in, the greatest first. Makes a
+    """Up to *most* keys: those that have the most messages that are sorted, the greatest first. Makes a
     round trip for every :data:`KEYS_PER_PAGE` of all keys, and reads only the great ones."""
     found: dict[bytes, int] = {}
     least = 1

@@ -97,12 +97,12 @@ class QueueKeys:
     finished = _Key("list", STAYS, "lines about finished tasks, the newest first (lua/finish.lua)")
     limits = _Key("hash", STAYS, "what an operator allows: whether it is paused, and its limits", "control")
     history = _Key("hash", ITSELF, "what has happened in the last minutes and hours")
-    fair = _Key("hash", STAYS, "how many messages of a fair queue are sorted in (lua/include/fair.lua)")
+    fair = _Key("hash", STAYS, "how many messages of a fair queue are sorted by key (lua/include/fair.lua)")
     limited = _Key("hash", GOES, "the keys of a fair queue that are at a limit")
     unacked_keys = _Key("hash", GOES, "consumer and tag -> key of that message, if counted", "unacked-keys")
     active = _Key("hash", GOES, "key of a fair queue -> how many are unacked, if that is limited")
     key_limits = _Key("hash", ITSELF, "key of a fair queue -> its own limits", "key-limits")
-    tats = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used")
+    rate_clocks = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used", "tats")
     alarms = _Key("zset", GOES, "key of a fair queue -> when its rate allows the next message")
 
     def __init__(self, ready: str, base: str, separator: str) -> None:

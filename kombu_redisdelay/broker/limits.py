@@ -201,7 +201,7 @@ class FairQueues:
 
     def switch_off(self, queues: Sequence[str]) -> None:
         """Make *queues* plain again. The takes move the messages back, and then a queue is plain. One without
-        messages that are sorted in is plain at once. What has no turn, because a key was lost, is moved back,
+        messages that are sorted is plain at once. What has no turn, because a key was lost, is moved back,
         too: the database is searched for it."""
         # Also what another program has written there goes.
         fair = [queue for queue, state in zip(queues, self._states(queues), strict=True) if state is not None]

@@ -1,5 +1,5 @@
 """Moves what is due to its ready list while a consumer cannot: it has no room, or a task keeps its thread.
-What is ready in a fair queue is sorted in, or moved back when it is not to be fair any more.
+What is ready in a fair queue is sorted by key, or moved back when it is not to be fair any more.
 
 A consumer that waits for messages moves them to the millisecond. One that holds as many as it may asks for
 nothing, and so does one whose thread runs a task. Without a mover, what becomes due then would stay in the
@@ -138,7 +138,7 @@ class Mover:
 
     def _due_ms(self, queues: Sequence[str]) -> dict[str, float]:
         """Those of *queues*, which are in one slot, that have due messages, and since when. A fair queue may
-        always have messages that are not sorted in, or not moved back yet."""
+        always have messages that are not sorted by key, or not moved back yet."""
         keys = [self._store.keys(queue) for queue in queues]
         schedules: list[Command] = [("ZRANGE", each.schedule, 0, 0, "WITHSCORES") for each in keys]
         states: list[Command] = [("HGET", each.limits, "fair") for each in keys]

@@ -11,10 +11,10 @@ from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.fair_keys import (
     KeyState,
-    asking_for_sorted_in,
+    asking_for_sorted,
     is_fair,
     iter_keys,
-    sorted_in_of,
+    sorted_of,
 )
 from kombu_redisdelay.broker.members import size_to_move
 from kombu_redisdelay.broker.paging import Reply, first_pages, walk
@@ -77,12 +77,12 @@ class ReadyLists:
             commands += [("LLEN", key) for key in store.ready_keys(queue)]
             if with_scheduled:
                 commands.append(("ZCARD", store.keys(queue).schedule))
-            commands.append(asking_for_sorted_in(store, queue))
+            commands.append(asking_for_sorted(store, queue))
         replies = iter(answers(store.server, commands))
         counts = []
         for _ in queues:
             in_lists = sum(islice(replies, len(store.steps) + with_scheduled))
-            counts.append(in_lists + sum(sorted_in_of(store, next(replies)).values()))
+            counts.append(in_lists + sum(sorted_of(store, next(replies)).values()))
         return counts
 
     def iter(
@@ -98,7 +98,7 @@ class ReadyLists:
         Arguments:
             texts: only messages that contain one of these texts.
             skip: how many to pass over first.
-            is_key: of what a fair queue has sorted in, only messages of the keys for which it is true.
+            is_key: of what a fair queue has sorted by key, only messages of the keys for which it is true.
         """
         if is_fair(self._store, queue):
             yield from islice(self._iter_fair(queue, texts, is_key), skip, None)
@@ -117,7 +117,7 @@ class ReadyLists:
         self, queue: str, texts: Sequence[str], is_key: Callable[[str], bool] | None
     ) -> Iterator[Ready]:
         """The messages of a fair queue: of each step those of the keys, the one whose turn is next first, and
-        then what is not sorted in."""
+        then what is not sorted by key."""
         server, keys = self._store.server, self._store.keys(queue)
         states = list(iter_keys(self._store, queue))
         position = 0
@@ -138,10 +138,10 @@ class ReadyLists:
                         state.is_at_limit,
                     )
                 position += 0 if state.is_at_limit else state.ready[step]
-            door = keys.ready_at(step)
-            for entry in walk(server, [door], texts):
+            unsorted = keys.ready_at(step)
+            for entry in walk(server, [unsorted], texts):
                 yield Ready(queue, step, position + entry.taken_before, entry.data, entry.is_sure)
-            position += server.call("LLEN", door)
+            position += server.call("LLEN", unsorted)
 
     def _begun(
         self,

@@ -318,7 +318,7 @@ class Store:
         return count + self.clear_keys(queue)
 
     def clear_keys(self, queue: str) -> int:
-        """Remove all messages that are sorted in, if *queue* is fair. Returns how many there were."""
+        """Remove all messages that are sorted by key, if *queue* is fair. Returns how many there were."""
         count, was_fair = self._clear_keys(queue)
         # What has no turn, because a key was lost.
         if was_fair and search_for(self, queue).lists:
@@ -338,7 +338,7 @@ class Store:
         and the history."""
         self.purge(queue)
         keys = self.keys(queue)
-        self.server.call("UNLINK", keys.history, keys.running, keys.tats)
+        self.server.call("UNLINK", keys.history, keys.running, keys.rate_clocks)
 
     def with_expiring(self, queue: str, used: tuple[str, ...]) -> tuple[str, ...]:
         """The keys that a script has *used* to publish to *queue*, with all others that expire with them, if

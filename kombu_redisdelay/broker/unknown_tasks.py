@@ -51,7 +51,7 @@ def is_known(task: str, names: Collection[str]) -> bool:
     return any(listed(name) == task for name in list(names))
 
 
-def leaving(
+def deferring(
     store: Store, consumer: str, queue: str, tag: str, message_id: str, task: str, wait_ms: int
 ) -> Ack:
     """The command that leaves a message of *consumer* to workers that know its *task*. It is sent as an ack

@@ -66,16 +66,18 @@ class Unlisted:
         consumers: how many consumers hold messages and were not listed.
         unacked: how many messages they hold.
         lists: how many lists of keys of a fair queue had no turn.
-        sorted_in: how many messages are in these.
+        sorted_by_key: how many messages are in these.
         scheduled: how many scheduled messages had lost their due times.
+        kept: how many failed tasks and dead letters were not listed.
         is_unknown: whether the queue was not among the known ones.
     """
 
     consumers: int = 0
     unacked: int = 0
     lists: int = 0
-    sorted_in: int = 0
+    sorted_by_key: int = 0
     scheduled: int = 0
+    kept: int = 0
     is_unknown: bool = False
 
     def plus(self, other: Unlisted) -> Unlisted:
@@ -83,8 +85,9 @@ class Unlisted:
             self.consumers + other.consumers,
             self.unacked + other.unacked,
             self.lists + other.lists,
-            self.sorted_in + other.sorted_in,
+            self.sorted_by_key + other.sorted_by_key,
             self.scheduled + other.scheduled,
+            self.kept + other.kept,
             self.is_unknown or other.is_unknown,
         )
 
@@ -205,7 +208,7 @@ def _look_at(store: Store, found: Found, names: Mapping[str, Sequence[bytes]], o
 
 
 def relisting(store: Store, queue: str, names: Sequence[bytes], only_looks: bool = False) -> ScriptCall:
-    """The call that lists these keys of *queue* again. Without any, it only sees to it that what is sorted in
+    """The call that lists these keys of *queue* again. Without any, it only sees to it that what is sorted
     is moved back if the queue is not said to be fair any more."""
     keys = store.keys(queue)
     return RELIST, (keys.consumers, keys.wake, keys.limits), (int(only_looks), *names)
@@ -310,7 +313,7 @@ def report(queue: str, some: Unlisted) -> None:
             "Gave %d key(s) of queue %r with %d message(s) a turn again, because keys in Redis were lost",
             some.lists,
             queue,
-            some.sorted_in,
+            some.sorted_by_key,
         )
 
 

@@ -136,7 +136,7 @@ def _lists(found: Adopted) -> str:
 
 def _described_back(found: GivenBack) -> str:
     of_lost = f"{found.unacked:,} of lost workers"
-    of_fair = f", {found.sorted_in:,} of fair queues" if found.sorted_in else ""
+    of_fair = f", {found.sorted_by_key:,} of fair queues" if found.sorted_by_key else ""
     return f"{number_of(found.messages)}: {found.scheduled:,} scheduled, {of_lost}{of_fair}"
 
 
@@ -174,7 +174,7 @@ def _show(done: str, text: str, found: Adopted, passed_over: list[str], as_json:
 
 def _show_back(done: str, text: str, found: GivenBack, as_json: bool) -> None:
     if as_json:
-        counts = {"scheduled": found.scheduled, "unacked": found.unacked, "sorted_in": found.sorted_in}
+        counts = {"scheduled": found.scheduled, "unacked": found.unacked, "sorted_in": found.sorted_by_key}
         of_scheduled = {"at_once": found.at_once, "unknown": found.unknown}
         show_json([{done: found.messages, **counts, **of_scheduled, "dead": found.dead}])
         return

@@ -84,7 +84,7 @@ def command(queues: tuple[str, ...], sort: str, limit: int, as_json: bool) -> No
             echo(in_a_line(finding), err=True)
     if found.unread:
         echo(
-            f"{number_of(found.unread, 'ready message')} are left out: they are not sorted in by key.",
+            f"{number_of(found.unread, 'ready message')} are left out: they are not sorted by key.",
             err=True,
         )
     if len(shown) < found.count:

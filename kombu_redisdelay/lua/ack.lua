@@ -41,6 +41,6 @@ end
 
 -- Nothing of the key runs now, so this is not read.
 local record = read_record(base, ARGV[3], UNTIL_TAKEN)
-let_go(record, clock_us() / 1000)
+unblock(record, clock_us() / 1000)
 write_record(record)
 return was_unacked

@@ -70,8 +70,8 @@ end
 local holders = {}
 
 local function check_key(record)
-  heal(record, now_ms, list_of, has_passed)
-  let_go(record, now_ms)
+  prune(record, now_ms, list_of, has_passed)
+  unblock(record, now_ms)
   write_record(record)
 end
 

@@ -1,4 +1,4 @@
--- Removes messages of a fair queue that are sorted in. Bounded: call it until none is left. What is unacked
+-- Removes messages of a fair queue that are sorted. Bounded: call it until none is left. What is unacked
 -- stays counted, and keys keep their limits.
 --
 -- KEYS[1]  wake zset

@@ -1,5 +1,5 @@
 -- Moves due messages of a queue to their ready lists while no consumer takes from it: it has no consumers, or
--- these have no room. Then sorts in the ready messages of a fair queue, if it has consumers. Without any, the
+-- these have no room. Then sorts the ready messages of a fair queue, if it has consumers. Without any, the
 -- order does not matter yet, and `LLEN` tells an autoscaler that a consumer is needed. If a queue is not to
 -- be fair any more, its sorted messages are moved back, with or without consumers.
 --
@@ -20,7 +20,7 @@
 --   late_us       microseconds for which the first of them was due
 --   next_due_us   microseconds until the next message is due (-1: none is scheduled)
 --   consumers     how many consumers the queue has
---   has_more      1 if it is fair (include/fair.lua) and more may have to be sorted in or moved back, else 0
+--   has_more      1 if it is fair (include/fair.lua) and more may have to be sorted or moved back, else 0
 --
 -- Keeps: a message leaves the schedule only into a ready list. The wake-up token is for consumers. If there
 -- are any, a token that the caller has taken is put back, and consumers are woken for what was moved. If
@@ -54,7 +54,7 @@ if attended > 0 and (moved > 0 or ARGV[4] == '1') then
 end
 local late_us = moved > 0 and math.max(0, now_us - first_due_ms * 1000) or 0
 
--- Sorts in, or moves back. A function, because Lua allows only so many locals in one.
+-- Sorts by key, or moves back. A function, because Lua allows only so many locals in one.
 local function move_sorted(state)
   -- include: fair_forward
   return sort_or_move_back(base, state, ready_at, now_us, budget, attended)

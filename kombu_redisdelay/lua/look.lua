@@ -30,7 +30,7 @@ end
 read_limits(queues, now_us)
 
 -- The index of the first step of which a fair queue (include/fair.lua) has a key that may be served, or a
--- message that is not sorted in; nil if there is none.
+-- message that is not sorted by key; nil if there is none.
 local function first_fair_step(queue, lists)
   for step_index, list in ipairs(lists) do
     if redis.call('EXISTS', queue.base .. 'turns:' .. steps[step_index], list) > 0 then

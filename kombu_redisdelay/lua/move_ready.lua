@@ -70,5 +70,5 @@ for i = 4, #ARGV, args_per_message do
 end
 -- What is moved to the schedule changes the length of the queue only if it was not counted where it was.
 note(queue.wake, 'other', how == 'remove' and -moved or how == 'bring back' and moved or 0)
-forget_sorted_in(queue.base, KEYS[1], moved)
+forget_sorted(queue.base, KEYS[1], moved)
 return reply

@@ -89,10 +89,10 @@ end
 due_ms, gone_ms = math.max(tonumber(due_ms), now_ms + tonumber(delay_ms)), tonumber(gone_ms)
 local stored = step .. ':' .. payload
 local record = read_record(base, key, mode)
-heal(record, now_ms, function(of_step)
+prune(record, now_ms, function(of_step)
   return ready_key(KEYS[6], separator, of_step)
 end)
-identify(record)
+resolve_running(record)
 
 -- Puts it where its time says, or into the schedule as one that is blocked. It holds the key as `slot` says.
 local function put(slot, is_blocked)

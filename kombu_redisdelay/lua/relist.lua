@@ -45,7 +45,7 @@ local function is_open(step)
 end
 
 -- Those of the keys that have messages in a step, and no turn; and how many messages. A turn is of no use if
--- nothing is said to be sorted in.
+-- nothing is said to be sorted by key.
 local function without_turn(step, keys)
   local found, messages = {}, 0
   for _, key in ipairs(is_open(step) and keys_without_turn(base, step, keys) or keys) do
@@ -58,15 +58,15 @@ local function without_turn(step, keys)
   return found, messages
 end
 
--- Whether a step has turns, and nothing is said to be sorted in.
+-- Whether a step has turns, and nothing is said to be sorted by key.
 local function has_lost_count(step)
   return not is_open(step) and redis.call('EXISTS', base .. 'turns:' .. step) == 1
 end
 
-local lists, sorted_in, is_changed = 0, 0, false
+local lists, sorted_by_key, is_changed = 0, 0, false
 for step, keys in pairs(keys_of) do
   local some, messages = without_turn(step, keys)
-  lists, sorted_in = lists + #some, sorted_in + messages
+  lists, sorted_by_key = lists + #some, sorted_by_key + messages
   if not only_looks and (#some > 0 or has_lost_count(step)) then
     work_when_full(KEYS[3])
     lose_count(base, step)
@@ -85,4 +85,4 @@ end
 if is_changed then
   wake(KEYS[2])
 end
-return { #unlisted, unacked, lists, sorted_in }
+return { #unlisted, unacked, lists, sorted_by_key }

@@ -12,7 +12,7 @@
 -- Keeps: the change counts for each take from now on. What is unacked stays unacked. What was taken counts
 -- against another rate, too: else each change would allow a burst. What is paused is paused since the first
 -- pause. Where the concurrency of keys is limited from now on, nothing is taken before what is unacked is
--- counted. A queue that is not to be fair any more, and has no messages that are sorted in, is not fair at
+-- counted. A queue that is not to be fair any more, and has no messages that are sorted, is not fair at
 -- once.
 
 -- include: full

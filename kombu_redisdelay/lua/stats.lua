@@ -36,7 +36,7 @@ local queue = { base = base_of(KEYS[4]), consumers = KEYS[2], needs_ack = true }
 read_limits({ queue }, now_us)
 
 local states = { unpack(ARGV, 2) }
-local ready = sorted_in(queue.base)
+local ready = sorted_by_key(queue.base)
 for i = 7 + #states, #KEYS do
   ready = ready + redis.call('LLEN', KEYS[i])
 end

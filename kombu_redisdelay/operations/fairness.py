@@ -11,7 +11,7 @@ from typing import Any
 from kombu_redisdelay.broker import members
 from kombu_redisdelay.broker.fair_keys import ON, KeyState, iter_keys
 from kombu_redisdelay.broker.limits import FairQueues
-from kombu_redisdelay.broker.server.scripts import READ_LANES, ScriptCall, run_each
+from kombu_redisdelay.broker.server.scripts import READ_ORDERS, ScriptCall, run_each
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fair import KeyLimits, key_limits, together
@@ -49,7 +49,7 @@ class Fairness:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class PartitionFairness:
     """How the messages of a fair partition wait, or those of a fair queue without partitions.
 
     Attributes:
@@ -64,7 +64,7 @@ class Lanes:
     firsts: Sequence[Sequence[str]]
 
 
-def lanes_of(store: Store, names: Sequence[str]) -> dict[str, Lanes]:
+def partition_fairness(store: Store, names: Sequence[str]) -> dict[str, PartitionFairness]:
     """Those of *names* that are fair. Makes a round trip, and another two if any is."""
     fair = FairQueues(store)
     states = {name: state for name, state in zip(names, fair.states(names), strict=True) if state}
@@ -73,7 +73,7 @@ def lanes_of(store: Store, names: Sequence[str]) -> dict[str, Lanes]:
     replies = run_each(store.server, [_call(store, name) for name in states])
     every = fair.limits(list(states))
     return {
-        name: _lanes(store, name, state, key_limits(limits), reply)
+        name: _partition(store, name, state, key_limits(limits), reply)
         for (name, state), limits, reply in zip(states.items(), every, replies, strict=True)
     }
 
@@ -88,10 +88,10 @@ def fairness_together(each: Sequence[Fairness | None]) -> Fairness | None:
     return Fairness(together([one.state for one in found]), keys, at_limit, found[0].limits, unsorted)
 
 
-def since_ms_of(store: Store, lanes: dict[str, Lanes]) -> dict[str, int]:
+def since_ms_of(store: Store, partitions: dict[str, PartitionFairness]) -> dict[str, int]:
     """Since when the next messages of fair queues wait, for each queue the earliest time of all priorities,
     in ms since the epoch. Queues are missing whose messages do not tell."""
-    lists = [(name, some) for name, its in lanes.items() for some in its.firsts if some]
+    lists = [(name, some) for name, its in partitions.items() for some in its.firsts if some]
     replies = iter(answers(store.server, [("LINDEX", key, -1) for _, some in lists for key in some]))
     found: dict[str, int] = {}
     for name, some in lists:
@@ -104,16 +104,19 @@ def since_ms_of(store: Store, lanes: dict[str, Lanes]) -> dict[str, int]:
 
 def _call(store: Store, name: str) -> ScriptCall:
     keys = (store.keys(name).limits, *store.ready_keys(name))
-    return READ_LANES, keys, (MOST_NEXT, MOST_FIRST, *store.steps)
+    return READ_ORDERS, keys, (MOST_NEXT, MOST_FIRST, *store.steps)
 
 
-def _lanes(store: Store, name: str, state: str, limits: KeyLimits, reply: Sequence[Any]) -> Lanes:
+def _partition(
+    store: Store, name: str, state: str, limits: KeyLimits, reply: Sequence[Any]
+) -> PartitionFairness:
     keys = store.keys(name)
     at_limit, pairs, *rows = reply
-    door = turns = 0
+    all_unsorted = turns = 0
     firsts: list[list[str]] = []
     for step, (unsorted, with_turn, empty, not_now, *some) in zip(store.steps, rows, strict=True):
-        door, turns, at_limit = door + unsorted, turns + with_turn - empty - not_now, at_limit + not_now
+        all_unsorted += unsorted
+        turns, at_limit = turns + with_turn - empty - not_now, at_limit + not_now
         firsts.append([keys.key_list(step, key.decode(errors="replace")) for key in some])
     if not turns:
         steps = {b"%d" % step: step for step in store.steps}
@@ -123,8 +126,8 @@ def _lanes(store: Store, name: str, state: str, limits: KeyLimits, reply: Sequen
             for step in waiting.split()[::2]
             if step in steps
         ]
-    fairness = Fairness(state, turns + at_limit, at_limit, limits, unsorted=door)
-    return Lanes(fairness, bool(at_limit) and not turns and not door, firsts)
+    fairness = Fairness(state, turns + at_limit, at_limit, limits, unsorted=all_unsorted)
+    return PartitionFairness(fairness, bool(at_limit) and not turns and not all_unsorted, firsts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class KeyFigures:
 
 
 def key_figures(store: Store, queue: str) -> KeyFigures:
-    """The figures of *queue*, a fair one, from what is sorted in. Looks at up to :data:`MOST_KEYS` keys."""
+    """The figures of *queue*, a fair one, from what is sorted. Looks at up to :data:`MOST_KEYS` keys."""
     names = store.partitions.names(queue)
     ready: dict[str, int] = {}
     lists: dict[str, list[str]] = {}

@@ -2,7 +2,7 @@
 
 Workers move due messages themselves. So this is for workers that an autoscaler may scale to zero. An
 autoscaler watches the length of the ready lists, and would never see a scheduled task. What a queue that is
-not to be fair any more has sorted in is moved back, too.
+not to be fair any more has sorted by key is moved back, too.
 
 Any number of forwarders may run side by side, and beside workers, because each move is one script. If a queue
 has no consumer, a forwarder blocks on its wake zset as a consumer does. In this way it learns of a message

@@ -23,7 +23,7 @@ from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.broker.unacked import UnackedHashes
 from kombu_redisdelay.operations.fair import NO_LIMITS, KeyLimits, key_limits, limits_of_state, together
-from kombu_redisdelay.operations.fairness import fairness_together, lanes_of
+from kombu_redisdelay.operations.fairness import fairness_together, partition_fairness
 from kombu_redisdelay.public import public
 
 #: Keys that an operator looks at, if a queue has very many: those with the most ready messages.
@@ -74,7 +74,7 @@ class QueueKeys:
         count: how many such keys the queue has. If *keys* are only some, one with messages of two priorities
             may count twice, and of partitions, it is the greatest number.
         unread: number of ready messages that are missing in *keys*. It is not 0 only if more than 10,000 are
-            not sorted in: because the queue is not fair, or no worker has looked at it since they came.
+            not sorted by key: because the queue is not fair, or no worker has looked at it since they came.
     """
 
     queue: str
@@ -106,7 +106,7 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
     messages in each state that is not counted for each key.
 
     Arguments:
-        most: of the keys whose messages are sorted in, no more than these with most of them are read, and no
+        most: of the keys whose messages are sorted, no more than these with most of them are read, and no
             more of those that have limits of their own. ``None`` for all.
         also: a key that is read in any case.
     """
@@ -115,7 +115,7 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
     are_all = [_add_keys(store, name, found, most) for name in names]
     if also:
         found.setdefault(also, _Found())
-    unread = sum(_add_door(store, name, found) for name in names)
+    unread = sum(_add_unsorted(store, name, found) for name in names)
     has_unacked, has_scheduled = _add_unacked(store, names, found), _add_scheduled(store, names, found)
     for name in names:
         _add_states(store, name, found)
@@ -143,18 +143,18 @@ def keys_without_messages(store: Store, queue: str, some: Sequence[str]) -> list
     """Those of *some* keys of which no message is in *queue*. A key is missing if that is unknown, because
     more than :data:`MOST_READ` messages would have to be read."""
     names = store.partitions.names(queue)
-    sorted_in = {state.key for name in names for state in key_states(store, name, some) if state.ready}
-    left = [key for key in some if key not in sorted_in]
+    sorted_by_key = {state.key for name in names for state in key_states(store, name, some) if state.ready}
+    left = [key for key in some if key not in sorted_by_key]
     if not left:
         return []
     found: defaultdict[str, _Found] = defaultdict(_Found)
-    unread = sum(_add_door(store, name, found) for name in names)
+    unread = sum(_add_unsorted(store, name, found) for name in names)
     are_read = _add_unacked(store, names, found), _add_scheduled(store, names, found)
     return [key for key in left if key not in found] if all(are_read) and not unread else []
 
 
 def _add_keys(store: Store, name: str, found: dict[str, _Found], most: int | None) -> bool:
-    """Note the names of the keys whose messages are sorted in, and of those that have limits of their own.
+    """Note the names of the keys whose messages are sorted, and of those that have limits of their own.
     Returns whether they are all."""
     if most is None:
         sources = [list(iter_names(store, name))]
@@ -168,7 +168,7 @@ def _add_keys(store: Store, name: str, found: dict[str, _Found], most: int | Non
 
 
 def _count(store: Store, names: Sequence[str]) -> int:
-    fairness = fairness_together([lanes.fairness for lanes in lanes_of(store, names).values()])
+    fairness = fairness_together([each.fairness for each in partition_fairness(store, names).values()])
     return 0 if fairness is None else fairness.keys
 
 
@@ -178,8 +178,8 @@ def _is_any(key: KeyStats) -> bool:
     return bool(has_messages or key.limits.is_own)
 
 
-def _add_door(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
-    """What is not sorted in. Returns how many are left out."""
+def _add_unsorted(store: Store, name: str, found: defaultdict[str, _Found]) -> int:
+    """What is not sorted by key. Returns how many are left out."""
     lists = store.ready_keys(name)
     left = MOST_READ
     for key in lists:
@@ -213,7 +213,7 @@ def _add_scheduled(store: Store, names: Sequence[str], found: defaultdict[str, _
 
 
 def _add_states(store: Store, name: str, found: Mapping[str, _Found]) -> None:
-    """What is sorted in of the keys that were found, and what they are allowed."""
+    """What is sorted of the keys that were found, and what they are allowed."""
     keys, each = store.keys(name), list(found)
     for first in range(0, len(each), KEYS_PER_PAGE):
         states = key_states(store, name, each[first : first + KEYS_PER_PAGE])

@@ -16,7 +16,9 @@ from kombu.utils.json import loads
 
 from kombu_redisdelay.broker.bindings import Binding, bindings_of, separators
 from kombu_redisdelay.broker.fair_counts import check_fair
-from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_in
+from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_by_key
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import ARCHIVED
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
@@ -48,7 +50,7 @@ def unlisted(store: Store, names: Collection[str]) -> Found:
 
 def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     """List again what no key lists any more, schedule again what has lost its due time, and count anew what
-    is sorted in in fair queues where that differs. Returns what was not listed.
+    is sorted in in fair queues, and what is kept, where that differs. Returns what was not listed.
 
     Arguments:
         declared: queues of the app. The known ones may have been lost, too.
@@ -59,6 +61,9 @@ def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     for name in names:
         if count := give_times(store, options, name):
             found.add(name, Unlisted(scheduled=count))
+        if count := lost_names(store, name):
+            found.add(name, Unlisted(kept=count))
+    finish(trim(store, None, names))
     miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
     finish(check_fair(store, miscounted_ones, {}, searched=miscounted_ones))
     return found
@@ -71,6 +76,14 @@ def lost_times(store: Store, name: str) -> int:
     return max(0, int(messages - ids))
 
 
+def lost_names(store: Store, name: str) -> int:
+    """How many failed tasks and dead letters of a queue or partition no index lists any more, at least."""
+    archives = [store.keys(name).archive(state) for state in ARCHIVED]
+    looks = ((("HLEN", keys.heads), ("ZCARD", keys.names)) for keys in archives)
+    counts = answers(store.server, [look for both in looks for look in both])
+    return sum(max(0, heads - names) for heads, names in zip(counts[::2], counts[1::2], strict=True))
+
+
 def give_times(store: Store, options: Options, name: str) -> int:
     """Give these messages the due times that they say. Returns how many they were."""
     return finish(mend_schedules(store, options, [name])) if lost_times(store, name) else 0
@@ -81,12 +94,12 @@ def miscounted(store: Store, name: str, most: int) -> Mapping[int, tuple[int, in
     limit, as is noted: priority step -> what is noted, and how many there are. Empty if it has more than
     *most* keys, or workers change it all the time."""
     for _ in range(TRIES):
-        [noted] = sorted_in(store, [name])
+        [noted] = sorted_by_key(store, [name])
         states = list(islice(iter_keys(store, name), most + 1))
         if len(states) > most:
             return {}
         found = {step: sum(state.ready.get(step, 0) for state in states) for step in store.steps}
-        [again] = sorted_in(store, [name])
+        [again] = sorted_by_key(store, [name])
         counts = {step: (again.get(step, 0), found[step]) for step in store.steps}
         differing = {step: both for step, both in counts.items() if both[0] != both[1]}
         if not differing or noted == again:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.fair_keys import asking_for_sorted_in, greatest_keys, some_keys, sorted_in_of
+from kombu_redisdelay.broker.fair_keys import asking_for_sorted, greatest_keys, some_keys, sorted_of
 from kombu_redisdelay.broker.keys import ArchiveKeys
 from kombu_redisdelay.broker.portions import NAME_BYTES_PER_CALL, portions
 from kombu_redisdelay.broker.server.wire import Command, Packer, answers
@@ -115,7 +115,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
     commands: list[Command] = []
     for name, asked in zip(names, of_messages, strict=True):
         commands += [("LLEN" if kind == LIST else "HLEN", key) for _, kind, key in asked]
-        commands.append(asking_for_sorted_in(store, name))
+        commands.append(asking_for_sorted(store, name))
     replies = iter(answers(store.server, commands))
     for name, its, asked in zip(names, keys, of_messages, strict=True):
         sources: dict[str, list[Source]] = {}
@@ -125,7 +125,7 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
                 heads = its.archive(state).heads if is_kept else ""
                 sources.setdefault(state, []).append(Source(kind, key, length, heads))
         counts = {state: sum(each.length for each in some) for state, some in sources.items()}
-        steps = {step: count for step, count in sorted_in_of(store, next(replies)).items() if count > 0}
+        steps = {step: count for step, count in sorted_of(store, next(replies)).items() if count > 0}
         if steps:
             greatest, others = _of_keys(store, name, steps)
             of_others = 0
@@ -159,7 +159,7 @@ def _of_keys(store: Store, name: str, steps: Mapping[int, int]) -> tuple[list[So
     """The lists of the greatest keys of a fair queue, and those of some others.
 
     Arguments:
-        steps: priority step -> how many messages are sorted in.
+        steps: priority step -> how many messages are sorted by key.
     """
     greatest = greatest_keys(store, name, GREATEST_KEYS)
     found = _lists(store, name, steps, greatest)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.fair_keys import OFF, sorted_in
+from kombu_redisdelay.broker.fair_keys import OFF, sorted_by_key
 from kombu_redisdelay.broker.keys import DEAD
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
@@ -29,7 +29,7 @@ class GivenBack:
     Attributes:
         scheduled: scheduled messages.
         unacked: unacked messages of lost workers.
-        sorted_in: ready messages that are sorted in by the keys of fair queues.
+        sorted_by_key: ready messages of fair queues that are sorted by key.
         at_once: those of the scheduled ones that workers of ``redis://`` deliver at once, because only
             Celery's tasks have a time that they know.
         unknown: those of the scheduled ones that wait for a worker that knows their task. A worker of
@@ -39,14 +39,14 @@ class GivenBack:
 
     scheduled: int = 0
     unacked: int = 0
-    sorted_in: int = 0
+    sorted_by_key: int = 0
     at_once: int = 0
     unknown: int = 0
     dead: int = 0
 
     @property
     def messages(self) -> int:
-        return self.scheduled + self.unacked + self.sorted_in
+        return self.scheduled + self.unacked + self.sorted_by_key
 
     def add(self, message: Scheduled) -> None:
         content = Content.of(message.payload, "")
@@ -82,13 +82,13 @@ class ReverseAdoption(Transfer):
             for message in Schedule(self.store).iter(name, None, None):
                 found.add(message)
             found.unacked += sum(self._unacked(name).values())
-            found.sorted_in += self._sorted_in(name)
+            found.sorted_by_key += self._sorted_by_key(name)
         return found
 
     def give_back(self) -> Iterator[GivenBack]:
         """Move all scheduled messages to the ready lists, where workers of ``redis://`` look, in the order in
         which they are due. Those workers hold Celery's tasks in memory until their ``eta``. The unacked
-        messages of lost workers go there, too, and before them what is sorted in by keys: no queue is fair
+        messages of lost workers go there, too, and before them what is sorted by key: no queue is fair
         any more. Nothing of the keys of tasks stays. Yields, after some messages, what was given back so
         far."""
         done = GivenBack(dead=self._dead())
@@ -98,12 +98,12 @@ class ReverseAdoption(Transfer):
         recovery = Recovery(self.store, replace(self.options, retry_wait=0.0))
         for name in self.names(None):
             give_times(self.store, self.options, name)
-            sorted_in = self._sorted_in(name)
+            sorted_by_key = self._sorted_by_key(name)
             for some in portions(self._unacked(name), lambda _: 1, MESSAGES_PER_CALL, MESSAGES_PER_CALL):
                 returned = finish(recovery.give_back(some, "lost"))
                 done.unacked += sum(each.messages for each in returned.values())
                 yield done
-            yield from self._make_plain(name, sorted_in, done)
+            yield from self._make_plain(name, sorted_by_key, done)
             messages = schedule.iter(name, None, None)
             for message in schedule.reschedule_all(name, messages, _for_stock, with_keys=False):
                 done.add(message)
@@ -111,23 +111,23 @@ class ReverseAdoption(Transfer):
             keys = self.store.keys(name)
             self.store.server.call("UNLINK", keys.unique, keys.running)
 
-    def _make_plain(self, name: str, sorted_in: int, done: GivenBack) -> Iterator[GivenBack]:
-        """Move what is sorted in to the ready lists, and what is due.
+    def _make_plain(self, name: str, sorted_by_key: int, done: GivenBack) -> Iterator[GivenBack]:
+        """Move what is sorted by key to the ready lists, and what is due.
 
         Arguments:
-            sorted_in: how many messages were so before. What lost workers held is sorted in since, and is
+            sorted_by_key: how many messages were so before. What lost workers held is sorted since, and is
                 counted.
         """
-        fair, before = FairQueues(self.store), done.sorted_in
+        fair, before = FairQueues(self.store), done.sorted_by_key
         fair.switch_off([name])
         while fair.states([name]) == [OFF]:
             [reply] = run_each(self.store.server, [forwarding(self.store, name)])
             done.scheduled += named(reply).moved
-            done.sorted_in = before + max(0, sorted_in - self._sorted_in(name))
+            done.sorted_by_key = before + max(0, sorted_by_key - self._sorted_by_key(name))
             yield done
 
-    def _sorted_in(self, name: str) -> int:
-        [by_step] = sorted_in(self.store, [name])
+    def _sorted_by_key(self, name: str) -> int:
+        [by_step] = sorted_by_key(self.store, [name])
         return sum(by_step.values())
 
     def _unacked(self, name: str) -> dict[Holder, int]:
@@ -151,5 +151,5 @@ class ReverseAdoption(Transfer):
 def _for_stock(message: Scheduled) -> tuple[bytes, float]:
     if message.is_blocked or Content.of(message.payload, "").unknown_ms is not None:
         # It is due already, and a worker that knows its task may run it at once.
-        return message.payload, 0
-    return with_eta(message.payload, message.due_ms), 0
+        return message.stored, 0
+    return message.rewritten(with_eta(message.payload, message.due_ms)), 0

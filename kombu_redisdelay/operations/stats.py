@@ -20,9 +20,9 @@ from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.operations.fairness import (
     Fairness,
-    Lanes,
+    PartitionFairness,
     fairness_together,
-    lanes_of,
+    partition_fairness,
     since_ms_of,
 )
 from kombu_redisdelay.operations.limits import UNLIMITED, QueueLimits, queue_limits
@@ -131,10 +131,10 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
         told = dict(zip(some, map(named, replies), strict=True))
-        lanes = lanes_of(store, some)
+        fair = partition_fairness(store, some)
         waiting = [name for name, its in told.items() if its.ready]
-        since_ms = _waiting_since_ms(store, waiting, lanes)
-        found |= {name: _stats(name, its, since_ms.get(name), lanes.get(name)) for name, its in told.items()}
+        since_ms = _waiting_since_ms(store, waiting, fair)
+        found |= {name: _stats(name, its, since_ms.get(name), fair.get(name)) for name, its in told.items()}
         listing += [name for name, its in told.items() if its.has_unknown]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
@@ -221,13 +221,15 @@ def _call(store: Store, queue: str) -> ScriptCall:
     )
 
 
-def _waiting_since_ms(store: Store, queues: Sequence[str], lanes: Mapping[str, Lanes]) -> dict[str, int]:
+def _waiting_since_ms(
+    store: Store, queues: Sequence[str], fair: Mapping[str, PartitionFairness]
+) -> dict[str, int]:
     """Since when the next ready messages of *queues* wait, for each queue the earliest time, in ms since the
     epoch. Queues are missing whose messages do not tell."""
     # No script does this: a message of 5 MB takes Redis half a millisecond, and Lua fifty times as long.
     lists = [(queue, key) for queue in queues for key in store.ready_keys(queue)]
     replies = answers(store.server, (("LINDEX", key, -1) for _, key in lists))
-    found = since_ms_of(store, {queue: lanes[queue] for queue in queues if queue in lanes})
+    found = since_ms_of(store, {queue: fair[queue] for queue in queues if queue in fair})
     for (queue, _), payload in zip(lists, replies, strict=True):
         since_ms = None if payload is None else members.due_ms(payload)
         if since_ms is not None:
@@ -272,7 +274,9 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
     return max(known, default=None if one.ready or other.ready else 0.0)
 
 
-def _stats(queue: str, told: SimpleNamespace, since_ms: int | None, lanes: Lanes | None) -> QueueStats:
+def _stats(
+    queue: str, told: SimpleNamespace, since_ms: int | None, fair: PartitionFairness | None
+) -> QueueStats:
     """
     Arguments:
         told: what ``stats.lua`` tells.
@@ -287,7 +291,7 @@ def _stats(queue: str, told: SimpleNamespace, since_ms: int | None, lanes: Lanes
         is_paused=told.is_paused,
         has_no_permit=told.has_no_permit,
         has_no_token=told.has_no_token,
-        waits_for_keys=bool(lanes and lanes.waits_for_keys),
+        waits_for_keys=bool(fair and fair.waits_for_keys),
         has_waker=told.has_waker,
         unacked=told.unacked,
         waiting=waiting,
@@ -304,5 +308,5 @@ def _stats(queue: str, told: SimpleNamespace, since_ms: int | None, lanes: Lanes
         waiting=waiting,
         limits=UNLIMITED,
         reason=reason_of(facts) if ready or not consumers else None,
-        fairness=None if lanes is None else lanes.fairness,
+        fairness=None if fair is None else fair.fairness,
     )

@@ -16,28 +16,28 @@ from kombu.transport import virtual
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.transport.channel import Channel
-from kombu_redisdelay.transport.tasks import Door, forget_task, is_end_of_greenlet
+from kombu_redisdelay.transport.tasks import Gate, forget_task, is_end_of_greenlet
 from kombu_redisdelay.transport.upstream import mend_processes, module_of
 
 #: The pool of the worker that consumes now.
 _current: Callable[[], Any] = lambda: None  # noqa: E731
 
 
-def forget_nothing(consumer: Any, door: Door) -> None:
+def forget_nothing(consumer: Any, gate: Gate) -> None:
     """Extend the pool of Celery's *consumer*. Calling it again changes nothing.
 
     Arguments:
-        door: of the same worker.
+        gate: of the same worker.
     """
     pool = consumer.pool
     module = module_of(pool)
     if module in ("thread", "gevent", "eventlet") and not hasattr(pool.on_apply, "extends_celery"):
-        pool.on_apply = _told_of_escapes(pool.on_apply, consumer, door)
+        pool.on_apply = _told_of_escapes(pool.on_apply, consumer, gate)
     if module == "prefork":
         mend_processes(pool, consumer.hub)
 
 
-def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) -> Callable[..., Any]:
+def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, gate: Gate) -> Callable[..., Any]:
     """``escapes``: in place of a pool's ``on_apply``, which runs a task in a thread or a greenlet.
 
     Celery loses an exception that leaves it. There is one when a hook of the task raises, such as
@@ -111,7 +111,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
         # Until there is a place for its greenlet, the task is outside.
         message.is_let_in = False
         applied = on_apply(run, args, kwargs, done, timeout_callback=late, **options)
-        if door.is_shut:
+        if gate.is_shut:
             _send_away(consumer.pool)
         else:
             message.is_let_in = True
@@ -122,7 +122,7 @@ def _told_of_escapes(on_apply: Callable[..., Any], consumer: Any, door: Door) ->
 
 
 def make_room(pool: Any) -> None:
-    """Add a place to a *pool* of greenlets. If the door is shut, all that wait for one come forward, one
+    """Add a place to a *pool* of greenlets. If the gate is shut, all that wait for one come forward, one
     after the other, and each is sent away. The loop of the worker may be among them. A signal handler may
     call this."""
     module = module_of(pool)

@@ -53,10 +53,6 @@ class QoS(virtual.QoS):
         #: What was delivered and not settled when the references were dropped.
         self._unsettled: WeakValueDictionary[str, virtual.Message] | None = None
 
-    def append(self, message: virtual.Message, delivery_tag: str) -> None:
-        """As kombu's, which would remove here what was settled: it is removed at once."""
-        self._delivered[delivery_tag] = message
-
     def hold(self, delivery_tag: str, queue: str, isolated: bool) -> None:
         """Note that a message of *queue* is about to be delivered, and that Redis holds it. Fanout messages
         are only counted in this process, because they come over PUB/SUB.
@@ -123,11 +119,11 @@ class QoS(virtual.QoS):
         queue = self._queues.get(delivery_tag)
         return queue is None or self.channel.consumer.can_ack_at_once(queue)
 
-    def leave_to_others(self, message: virtual.Message, task: str) -> None:
+    def defer_unknown(self, message: virtual.Message, task: str) -> None:
         """Schedule a message for the workers that know its *task*. It is settled then."""
         tag = str(message.delivery_tag)
         id = message_id({"headers": message.headers, "properties": message.properties})
-        self.channel.consumer.leave_to_others(self._queues[tag], tag, id, task)
+        self.channel.consumer.defer_unknown(self._queues[tag], tag, id, task)
         self._forget(tag)
         message._state = "REQUEUED"
 
@@ -238,6 +234,7 @@ class QoS(virtual.QoS):
         self._queues.clear()
         self._isolated.clear()
         self.failures.clear()
+        self._dirty.clear()
         self._delivered.clear()
         return []
 
@@ -258,7 +255,7 @@ class QoS(virtual.QoS):
         """Give back the messages whose task has not begun, in a Celery worker that stops. It never begins in
         this worker, even if Redis cannot be reached: then the messages go back when the channel is closed.
 
-        The door is shut, and the channel takes nothing more.
+        The gate is shut, and the channel takes nothing more.
         """
         unsettled = {tag: self._delivered.get(tag) for tag in list(self._queues)}
         unbegun = {tag: message for tag, message in unsettled.items() if keep_from_beginning(message)}
@@ -328,6 +325,7 @@ class QoS(virtual.QoS):
             Delivery tag -> message, for the messages that other code still refers to. Messages that are
             settled later vanish from it, too.
         """
+        self._flush()
         self._unsettled = unsettled = WeakValueDictionary(self._delivered)
         self._delivered.clear()
         return unsettled
@@ -341,7 +339,8 @@ class QoS(virtual.QoS):
             self.failures.pop(delivery_tag, None)
         if self._unsettled is not None:
             self._unsettled.pop(delivery_tag, None)
-        if self._delivered.pop(delivery_tag, None) is not None:
+        if delivery_tag in self._delivered:
+            self._quick_ack(delivery_tag)
             transport = self.channel.connection
             if transport is not None:
                 transport.cycle.room_was_made()

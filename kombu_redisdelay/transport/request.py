@@ -40,7 +40,7 @@ from kombu_redisdelay.transport.returned import lost_of
 from kombu_redisdelay.transport.settings import warn_of_early_ack
 from kombu_redisdelay.transport.settling import settle_where_called
 from kombu_redisdelay.transport.tasks import (
-    Door,
+    Gate,
     forget_task,
     is_exit,
     is_terminated,
@@ -73,9 +73,9 @@ def _begins(begin: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(begin)
     def execute_using_pool(self: Any, pool: Any, **kwargs: Any) -> Any:
         # Not its property: each task comes here. First the mark, in whatever thread this is: who shuts the
-        # door sees the mark, or this sees that it is shut.
+        # gate sees the mark, or this sees that it is shut.
         self._message.is_let_in = True
-        if self.door.is_shut:
+        if self.gate.is_shut:
             self._message.is_let_in = False
             return None
         try:
@@ -108,7 +108,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
 
     Attributes:
         consumer: that of Celery.
-        door: of the same worker.
+        gate: of the same worker.
         tells: whether anybody wants to know how tasks end.
         lists_ends: whether there is a list of finished tasks.
         is_kept: whether it was noted among the failed ones.
@@ -116,7 +116,7 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
     """
 
     consumer: ClassVar[Any]
-    door: ClassVar[Door]
+    gate: ClassVar[Gate]
     tells: ClassVar[bool]
     lists_ends: ClassVar[bool]
     is_kept = False
@@ -245,17 +245,17 @@ class Request(MendedRequest, of_celery.Request):  # type: ignore[misc]  # celery
 
 
 @contextmanager
-def requests_of(consumer: Any, door: Door, options: Options) -> Iterator[None]:
+def requests_of(consumer: Any, gate: Gate, options: Options) -> Iterator[None]:
     """Have Celery's *consumer* make requests of ours of the tasks for which it makes its strategies in this
     block.
 
     Arguments:
-        door: of the same worker.
+        gate: of the same worker.
         options: those of its broker.
     """
     lists_ends = options.kept_finished is not None
     tells = metrics.IS_INSTALLED or lists_ends
-    of_worker = {"consumer": consumer, "door": door, "tells": tells, "lists_ends": lists_ends}
+    of_worker = {"consumer": consumer, "gate": gate, "tells": tells, "lists_ends": lists_ends}
     given = [(task, vars(task).copy()) for task in consumer.app.tasks.values()]
     classes: dict[type, type] = {}
     try:

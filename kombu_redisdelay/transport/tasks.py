@@ -1,7 +1,7 @@
 """The tasks of a Celery worker in this process: which are at work, and which may begin.
 
 Celery hands a task to its pool by ``execute_using_pool`` of its request: at once, or when its rate limit,
-its countdown, or a place in the prefork pool allows it. So each task that begins passes one :class:`Door`.
+its countdown, or a place in the prefork pool allows it. So each task that begins passes one :class:`Gate`.
 When it is shut, what has not passed it never begins in this worker, whatever timer, bucket or semaphore still
 holds it.
 
@@ -143,7 +143,7 @@ def has_crashed() -> bool:
     return not isinstance(error, (OSError, RedisError))
 
 
-class Door:
+class Gate:
     """Whether the tasks of a Celery worker may begin.
 
     Attributes:
@@ -154,7 +154,7 @@ class Door:
 
 
 def keep_from_beginning(message: Any) -> bool:
-    """Make sure that the task of a *message* never begins, after the door was shut. Returns whether that was
+    """Make sure that the task of a *message* never begins, after the gate was shut. Returns whether that was
     possible. If not, the task has begun or may begin, or nobody knows.
 
     Arguments:

@@ -53,7 +53,7 @@ def _on_unknown_task(original: Callable[..., Any], self: Any, body: Any, message
     if unknown_for(message) >= wait:
         reason = f"no worker knows the task {task}"
         return _dead_letter(qos, message, reason, original, self, body, message, exc)
-    qos.leave_to_others(message, name)
+    qos.defer_unknown(message, name)
     _say(task, wait)
     return None
 

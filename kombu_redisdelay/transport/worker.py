@@ -6,7 +6,7 @@ callback.
 When it is told to stop, Celery keeps what it has received and not begun until the running tasks have ended.
 Here, that goes back at once, in this order:
 
-1. A signal asks the worker to stop: the door to the pool is shut (:mod:`~kombu_redisdelay.transport.tasks`).
+1. A signal asks the worker to stop: the gate to the pool is shut (:mod:`~kombu_redisdelay.transport.tasks`).
    Nothing is sent to Redis in the handler of the signal.
 2. Celery leaves its loop, and closes its consumer. The prefork pool forgets what no process was given.
 3. What cannot begin any more goes back. What has begun stays held, and is acked as always.
@@ -40,7 +40,7 @@ from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pools import forget_nothing, make_room, watch_pool
 from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
-from kombu_redisdelay.transport.tasks import Door, has_crashed
+from kombu_redisdelay.transport.tasks import Gate, has_crashed
 from kombu_redisdelay.transport.unusable import UNUSABLE
 from kombu_redisdelay.transport.upstream import dropping_events, emptying_timers, never_waiting
 from kombu_redisdelay.transport.urls import options_of
@@ -77,14 +77,14 @@ class Stop:
     """What happens when a worker is told to stop. It lasts as long as Celery's *consumer*.
 
     Arguments:
-        door: of the same worker.
+        gate: of the same worker.
     """
 
-    def __init__(self, consumer: Any, door: Door) -> None:
+    def __init__(self, consumer: Any, gate: Gate) -> None:
         from celery import signals
 
         self._consumer = consumer
-        self._door = door
+        self._gate = gate
         # Celery calls it when the worker stops, and only then.
         self._on_close = consumer.blueprint.on_close
         consumer.blueprint.on_close = self._close
@@ -95,10 +95,10 @@ class Stop:
         self._begin_nothing_more()
 
     def _begin_nothing_more(self) -> None:
-        """Shut the door, and end what the loop waits for. A signal handler calls this."""
-        if self._door.is_shut:
+        """Shut the gate, and end what the loop waits for. A signal handler calls this."""
+        if self._gate.is_shut:
             return
-        self._door.is_shut = True
+        self._gate.is_shut = True
         begin_end()
         make_room(self._consumer.pool)
         if self._consumer.connection is not None:
@@ -203,12 +203,12 @@ def _update_strategies(update: Callable[..., Any], self: Any) -> None:
     if not _mark(self.connection):
         update(self)
         return
-    if not hasattr(self, "redisdelay_door"):
-        self.redisdelay_door = Door()
-        Stop(self, self.redisdelay_door)
-    forget_nothing(self, self.redisdelay_door)
+    if not hasattr(self, "redisdelay_gate"):
+        self.redisdelay_gate = Gate()
+        Stop(self, self.redisdelay_gate)
+    forget_nothing(self, self.redisdelay_gate)
     watch_pool(self.pool)
-    with requests_of(self, self.redisdelay_door, options_of(self.connection)):
+    with requests_of(self, self.redisdelay_gate, options_of(self.connection)):
         update(self)
 
 

@@ -153,7 +153,7 @@ class Fleet:
         ids = [f"{queue}-unknown{n}" for n in range(2)]
         self.put(queue, *ids)
         for id, delivery in zip(ids, taken(self.me, queue), strict=True):
-            self.me.leave_to_others(queue, delivery.tag, id, "tasks.unknown")
+            self.me.defer_unknown(queue, delivery.tag, id, "tasks.unknown")
         self.me.confirm_acks()
 
     def _fill_plain(self, queue: str) -> None:
@@ -217,7 +217,7 @@ class Fleet:
         before = Rig(self.rig.database, steps=(*STEPS, 5))
         before.put(GUESTS, *(message(before, f"guests-z{n}", "z") for n in range(4)), step=5)
         taken(before.consumer("before"), GUESTS, limit=0)
-        self.put(GUESTS, "guests-door0", "guests-door1", key="door")
+        self.put(GUESTS, "guests-unsorted0", "guests-unsorted1", key="unsorted")
 
     def _fill_tenants(self) -> None:
         """A fair queue with limits."""
@@ -238,7 +238,7 @@ class Fleet:
             self.put(TENANTS, *(f"tenants-{key}{n}" for n in range(3)), key=key)
             self.put(TENANTS, *(f"tenants-{key}-low{n}" for n in range(2)), key=key, step=3)
         taken(self.me, TENANTS, limit=0)
-        self.put(TENANTS, "tenants-door0", "tenants-door1", key="door")
+        self.put(TENANTS, "tenants-unsorted0", "tenants-unsorted1", key="unsorted")
 
     # -- what is lost --
 

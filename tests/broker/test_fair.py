@@ -18,7 +18,7 @@ from kombu_redisdelay.broker.fair_keys import (
     greatest_keys,
     iter_keys,
     some_keys,
-    sorted_in,
+    sorted_by_key,
 )
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
@@ -216,7 +216,7 @@ class TestTurns:
 
 @pytest.mark.usefixtures("fair")
 class TestOperators:
-    def sort_in(self, rig: Rig) -> ReadyLists:
+    def sort_by_key(self, rig: Rig) -> ReadyLists:
         publish(rig, "a", *numbered("a", 3))
         publish(rig, "b", "b0", step=3)
         taken(rig.consumer(), "q", limit=0)
@@ -224,14 +224,14 @@ class TestOperators:
         return ReadyLists(rig.store)
 
     def test_counts_and_lists(self, rig: Rig) -> None:
-        lists = self.sort_in(rig)
+        lists = self.sort_by_key(rig)
         assert lists.counts(["q"]) == [5]
         found = list(lists.iter("q"))
         assert [(id_of(each.payload), each.key) for each in found] == [
             *[("a0", "a"), ("a1", "a"), ("a2", "a"), ("c0", None), ("b0", "b")]
         ]
         assert [each.position for each in found] == [0, 1, 2, 3, 4]
-        # Lists of other keys are not looked at. Who has pushed what is not sorted in is seen later.
+        # Lists of other keys are not looked at. Who has pushed what is not sorted by key is seen later.
         of_b = [(id_of(each.payload), each.position) for each in lists.iter("q", is_key="b".__eq__)]
         assert of_b == [("c0", 3), ("b0", 4)]
 
@@ -251,10 +251,10 @@ class TestOperators:
         assert [each.key for each in ReadyLists(rig.store).iter("q", is_key="ce".__contains__)] == [*"cce"]
 
     def test_removes(self, rig: Rig, fair: FairQueues) -> None:
-        lists = self.sort_in(rig)
+        lists = self.sort_by_key(rig)
         found = list(lists.iter("q"))
         assert list(lists.remove_all("q", [found[1], found[3], found[4]])) == [found[1], found[3], found[4]]
-        assert sum(sorted_in(rig.store, ["q"])[0].values()) == 2
+        assert sum(sorted_by_key(rig.store, ["q"])[0].values()) == 2
         assert ids(taken(rig.consumer(), "q")) == ["a0", "a2"]
 
     @pytest.mark.many_messages
@@ -271,16 +271,16 @@ class TestOperators:
         assert list(lists.iter("q")) == []
 
     def test_schedules(self, rig: Rig, fair: FairQueues) -> None:
-        lists = self.sort_in(rig)
+        lists = self.sort_by_key(rig)
         due_ms = rig.database.now_ms() + HOUR
         moved = list(lists.schedule_all("q", lists.iter("q"), again_at(due_ms)))
         assert len(moved) == len(rig.scheduled("q")) == 5
-        assert sum(sorted_in(rig.store, ["q"])[0].values()) == 0
+        assert sum(sorted_by_key(rig.store, ["q"])[0].values()) == 0
         rig.database.advance(HOUR + 1000)
         assert sorted(keys_of(take_all(rig.consumer()))) == ["a", "a", "a", "b", "c"]
 
     def test_purges(self, rig: Rig, fair: FairQueues) -> None:
-        self.sort_in(rig)
+        self.sort_by_key(rig)
         fair.pause_key("q", "a")
         taken(rig.consumer(), "q", limit=1)
         assert rig.store.purge("q") == 4

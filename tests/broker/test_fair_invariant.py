@@ -86,7 +86,7 @@ def id_of(payload: bytes | str) -> str:
 class Found:
     """What is in Redis of the queue ``q``."""
 
-    sorted_in: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    sorted_by_key: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     ids: Counter[str] = field(default_factory=Counter)
 
 
@@ -283,7 +283,7 @@ class FairMachine(RuleBasedStateMachine):
         elif how == "parked":
             park(consumer, run.delivery, run.id, self.database.now_ms() + UNIT_MS)
         elif how == "unknown":
-            consumer.leave_to_others("q", tag, run.id, "task")
+            consumer.defer_unknown("q", tag, run.id, "task")
             consumer.confirm_acks()
             self.gives_back_what_its_rate_allowed(run)
         else:
@@ -337,7 +337,7 @@ class FairMachine(RuleBasedStateMachine):
     @rule()
     def switch_off(self) -> None:
         self.fair.switch_off(["q"])
-        # What is moved back comes behind what is not sorted in.
+        # What is moved back comes behind what is not sorted by key.
         self.in_order.clear()
 
     @rule(concurrency=concurrencies, interval=intervals, burst=st.integers(1, 2))
@@ -448,7 +448,7 @@ class FairMachine(RuleBasedStateMachine):
             if match := re.fullmatch(rf"{prefix}(\d*):(.*)", name.decode()):
                 step, key = match.groups()
                 ids = [id_of(text) for text in self.rig.client.lrange(name, 0, -1)]
-                found.sorted_in[int(step or 0), key] = ids
+                found.sorted_by_key[int(step or 0), key] = ids
                 found.ids.update(ids)
         found.ids.update(id_of(text) for step in STEPS for text in self.rig.ready("q", step))
         found.ids.update(id_of(text.partition(":")[2]) for text in self.rig.scheduled("q"))
@@ -475,15 +475,15 @@ class FairMachine(RuleBasedStateMachine):
 
     def each_key_has_its_turn_or_waits(self, found: Found) -> None:
         client, k = self.rig.client, self.rig.store.keys("q")
-        sorted_in = found.sorted_in
-        assert all(self.keys[id] == key for (_, key), ids in sorted_in.items() for id in ids)
+        sorted_by_key = found.sorted_by_key
+        assert all(self.keys[id] == key for (_, key), ids in sorted_by_key.items() for id in ids)
         limited = Counter(self.limited())
         turns = {(step, key.decode()) for step in STEPS for key in client.zrange(k.turns(step), 0, -1)}
-        assert set(sorted_in) <= turns | set(limited)
+        assert set(sorted_by_key) <= turns | set(limited)
         assert not turns & set(limited)
         assert all(times == 1 for times in limited.values())
         numbers = {step: int(client.hget(k.fair, f"n:{step}") or 0) for step in STEPS}
-        lengths = Counter(step for (step, _), ids in sorted_in.items() for _ in ids)
+        lengths = Counter(step for (step, _), ids in sorted_by_key.items() for _ in ids)
         assert numbers == {step: lengths[step] for step in STEPS}
         assert turns == set() or any(numbers.values())
 
@@ -514,7 +514,7 @@ class FairMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.takes_all_that_is_allowed()
         held = Counter(run.key for run in self.runs)
-        for (_, key), ids in self.found().sorted_in.items():
+        for (_, key), ids in self.found().sorted_by_key.items():
             own, allowed = self.own[key], self.allowed(key)
             is_slow = allowed.interval and own.tat - (allowed.burst - 1) * allowed.interval > self.now
             is_full = allowed.concurrency and held[key] >= allowed.concurrency

@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.fair_keys import (
     iter_keys,
     iter_limited_keys,
     key_states,
-    sorted_in,
+    sorted_by_key,
 )
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
 from kombu_redisdelay.broker.maintenance import Maintenance
@@ -103,7 +103,7 @@ class TestLimits:
         elif how == "closed":
             assert me.give_back_all()
         elif how == "left":
-            me.leave_to_others("q", delivery.tag, "a0", "task")
+            me.defer_unknown("q", delivery.tag, "a0", "task")
             me.confirm_acks()
         elif how == "lost":
             rig.end_lease("q")
@@ -212,7 +212,7 @@ class TestLimits:
         [unknown] = taken(me, "q")
         assert taken(me, "q") == []
         rig.use_up_token("q")
-        me.leave_to_others("q", unknown.tag, "a0", "task")
+        me.defer_unknown("q", unknown.tag, "a0", "task")
         me.confirm_acks()
         assert rig.tokens("q") == 1
         assert ids(taken(me, "q")) == ["a1"]
@@ -456,7 +456,7 @@ def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueue
     rig.client.hset(keys.fair.removesuffix("fair") + "active", "a", foreign)
     rig.client.hset(keys.key_limits, "a", f"{foreign} {foreign} {foreign} {foreign}")
     rig.client.hset(keys.limited, "b", f"{foreign} 1")
-    assert sorted_in(rig.store, ["q"]) == [{}]
+    assert sorted_by_key(rig.store, ["q"]) == [{}]
     assert {state.key for state in iter_keys(rig.store, "q")} >= {"a"}
     assert key_states(rig.store, "q", ["a"])[0].unacked is None
     assert queue_stats(rig.store, ["q"])

@@ -110,7 +110,7 @@ def endings(fleet: Fleet, delivery: Delivery) -> list[Callable[[], object]]:
         partial(me.requeue, queue, tag),
         partial(me.give_back, queue, tag),
         partial(me.fail, queue, tag),
-        partial(me.leave_to_others, queue, tag, f"id{tag}", "tasks.unknown"),
+        partial(me.defer_unknown, queue, tag, f"id{tag}", "tasks.unknown"),
         partial(park, me, delivery, f"id{tag}", due_ms),
         partial(dead_letter, me, delivery, "unusable"),
         partial(me.ack, queue, tag),
@@ -126,4 +126,4 @@ def schedule_ready(rig: Rig, queue: str) -> None:
 def reschedule(rig: Rig, queue: str, in_ms: int) -> None:
     schedule, due_ms = Schedule(rig.store), rig.database.now_ms() + in_ms
     some = list(islice(schedule.iter(queue, None, None), 3))
-    list(schedule.reschedule_all(queue, some, lambda each: (each.payload, due_ms)))
+    list(schedule.reschedule_all(queue, some, lambda each: (each.stored, due_ms)))

@@ -356,9 +356,9 @@ def taken_before_it_is_due(rig: Rig) -> None:
     park(me, delivery, "1", rig.database.now_ms() + HOUR)
 
 
-def left_to_others(rig: Rig) -> None:
+def deferred_unknown(rig: Rig) -> None:
     me, delivery = taken_once(rig)
-    me.leave_to_others("q", delivery.tag, "1", "task")
+    me.defer_unknown("q", delivery.tag, "1", "task")
     me.confirm_acks()
 
 
@@ -395,7 +395,7 @@ def forgotten_and_moved_to_later(rig: Rig) -> None:
         requeued_with_a_delay,
         recovered_and_moved_to_later,
         taken_before_it_is_due,
-        left_to_others,
+        deferred_unknown,
         kept_as_failed_requeued_and_moved_to_later,
         made_dead_requeued_and_moved_to_later,
         forgotten_and_moved_to_later,
@@ -747,7 +747,7 @@ class TestManyAtOnce:
         self.publish(rig, HOUR)
         schedule = Schedule(rig.store)
         found = list(schedule.iter("q", None, None))
-        assert len(list(schedule.reschedule_all("q", found, lambda each: (each.payload, 1)))) == self.MANY
+        assert len(list(schedule.reschedule_all("q", found, lambda each: (each.stored, 1)))) == self.MANY
         assert max(calls.of(RESCHEDULE, first=3, each=4)) <= self.FEW
 
     def test_a_key_counts_the_same_in_lua(self) -> None:

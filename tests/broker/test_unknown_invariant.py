@@ -43,12 +43,12 @@ class UnknownMachine(LimitsMachine):
 
     @precondition(lambda self: self.holds_any())
     @rule(who=consumers, which=choices)
-    def leave_to_others(self, who: int, which: int) -> None:
+    def defer_unknown(self, who: int, which: int) -> None:
         consumer, delivery, message = self.one_delivery(who, which)
         # No two begin to wait at the same moment.
         self.database.advance(1)
         for _ in range(2):
-            consumer.leave_to_others(delivery.queue, delivery.tag, message.id, task_of(message))
+            consumer.defer_unknown(delivery.queue, delivery.tag, message.id, task_of(message))
             consumer.confirm_acks()
         number, now = next(self.numbers), self.model.now
         if message.unknown is None:

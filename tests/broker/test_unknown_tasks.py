@@ -29,7 +29,7 @@ def leave(consumer: Consumer, *ids: str, task: str = "t", queue: str = "q") -> N
     assert len(deliveries) == len(ids)
     for delivery in deliveries:
         id = next(id for id in ids if f'"{id}"' in delivery.payload.decode())
-        consumer.leave_to_others(queue, delivery.tag, id, task)
+        consumer.defer_unknown(queue, delivery.tag, id, task)
     consumer.confirm_acks()
 
 
@@ -86,7 +86,7 @@ class TestLeaving:
         rig.put("q", payload("a"))
         [delivery] = taken(old, "q")
         for _ in range(2):
-            old.leave_to_others("q", delivery.tag, "a", "t")
+            old.defer_unknown("q", delivery.tag, "a", "t")
             old.confirm_acks()
         assert (len(rig.scheduled("q")), entries(rig)) == (1, 1)
         assert rig.acked_in_vain == [("q", delivery.tag)]
@@ -126,7 +126,7 @@ class TestLeaving:
         LimitStore(rig.store).limit(["q"], {"concurrency": 1})
         [a] = taken(old, "q")
         rig.use_up_token("q")
-        old.leave_to_others("q", a.tag, "a", "t")
+        old.defer_unknown("q", a.tag, "a", "t")
         old.confirm_acks()
         assert rig.tokens("q") == 1
         assert texts(taken(old, "q")) == [payload("b")]

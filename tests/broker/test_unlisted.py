@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
 from kombu_redisdelay.broker import unlisted
-from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits, sorted_in
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits, sorted_by_key
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.options import Options
@@ -69,7 +69,7 @@ class TestSearch:
         rig.client.delete(rig.key("q", "turns:0"), rig.known)
         fill(rig, "other")
         found = searched(rig, only_looks=True).queues
-        assert found["q"] == Unlisted(lists=1, sorted_in=2, is_unknown=True)
+        assert found["q"] == Unlisted(lists=1, sorted_by_key=2, is_unknown=True)
         assert found["other"] == Unlisted(consumers=1, unacked=1)
         assert not rig.client.exists(rig.key("q", "turns:0"), rig.known, rig.key("other", "consumers"))
 
@@ -139,7 +139,7 @@ class TestSearch:
         rig.client.delete(rig.key("q", "turns:0"))
         rig.database.fill()
         try:
-            assert searched(rig).queues["q"] == Unlisted(lists=1, sorted_in=1)
+            assert searched(rig).queues["q"] == Unlisted(lists=1, sorted_by_key=1)
         finally:
             rig.database.relieve()
         assert len(take_all(rig.consumer())) == 1
@@ -299,7 +299,7 @@ class TestTurns:
     def lose(self, rig: Rig, *names: str) -> None:
         assert rig.client.delete(*(rig.key("q", name) for name in names)) == len(names)
 
-    def sort_in(self, rig: Rig, *keys: str, each: int = 3) -> None:
+    def sort_by_key(self, rig: Rig, *keys: str, each: int = 3) -> None:
         for key in keys:
             publish(rig, key, *numbered(key, each))
         taken(rig.consumer(), "q", limit=0)
@@ -310,7 +310,7 @@ class TestTurns:
         me = rig.consumer()
         publish(rig, "other", "held")
         assert len(taken(me, "q")) == 1
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         self.lose(rig, *lost)
         for key in "ab":
             publish(rig, key, f"{key}-later")
@@ -322,7 +322,7 @@ class TestTurns:
 
     def test_one_that_comes_back_brings_the_others_back(self, rig: Rig) -> None:
         me = rig.consumer()
-        self.sort_in(rig, "a")
+        self.sort_by_key(rig, "a")
         [delivery] = taken(me, "q", limit=1)
         self.lose(rig, "turns:0", "fair")
         assert me.give_back("q", delivery.tag)
@@ -330,7 +330,7 @@ class TestTurns:
 
     def test_a_count_that_was_lost_ends_nothing_when_one_comes_back(self, rig: Rig) -> None:
         me = rig.consumer()
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         [delivery] = taken(me, "q", limit=1)
         publish(rig, "c", "c0")
         [other] = taken(me, "q", limit=1)
@@ -353,34 +353,34 @@ class TestTurns:
         assert rig.client.hget(rig.key("q", "fair"), "is_uncounted:0") is None
 
     def test_a_removal_does_not_end_what_is_not_counted(self, rig: Rig) -> None:
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         rig.client.hdel(rig.key("q", "fair"), "n:0")
         ready = ReadyLists(rig.store)
         assert ready.remove(next(ready.iter("q", ['"a0"'])))
         assert sorted(ids(take_all(rig.consumer()))) == ["a1", "a2", *numbered("b", 3)]
 
     def test_maintenance_counts_anew(self, rig: Rig) -> None:
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         self.lose(rig, "fair")
         assert check_fair(rig.store, ["q"], {}) == ["q"]
-        assert sorted_in(rig.store, ["q"]) == [{0: 6}]
+        assert sorted_by_key(rig.store, ["q"]) == [{0: 6}]
         assert check_fair(rig.store, ["q"], {}) == []
 
     def test_what_is_too_much_goes_after_a_search(self, rig: Rig) -> None:
         """The list of a key was lost."""
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         self.lose(rig, ":a")
         assert check_fair(rig.store, ["q"], {}) == ["q"]
         # There may be a list without a turn.
-        assert sorted_in(rig.store, ["q"]) == [{0: 6}]
+        assert sorted_by_key(rig.store, ["q"]) == [{0: 6}]
         assert check_fair(rig.store, ["q"], {}, searched=["q"]) == []
-        assert sorted_in(rig.store, ["q"]) == [{0: 3}]
+        assert sorted_by_key(rig.store, ["q"]) == [{0: 3}]
         self.lose(rig, ":b")
         check_fair(rig.store, ["q"], {}, searched=["q"])
         assert not rig.client.exists(rig.key("q", "fair"), rig.key("q", "turns:0"))
 
     def test_maintenance_finds_lists_without_a_turn(self, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         self.lose(rig, "turns:0")
         clock = Clock()
         maintenance = Maintenance(rig.store, rig.recoverer(), Options(), 10, clock=clock)
@@ -388,7 +388,7 @@ class TestTurns:
             while maintenance.round_trip(["q"]):
                 pass
             clock.now += 11
-        assert sorted_in(rig.store, ["q"]) == [{0: 6}]
+        assert sorted_by_key(rig.store, ["q"]) == [{0: 6}]
         assert rig.client.hget(rig.key("q", "fair"), "is_uncounted:0") is None
         assert len(take_all(rig.consumer())) == 6
         assert caplog.messages == [
@@ -401,7 +401,7 @@ class TestTurns:
             rig.client.lpush(rig.key("q", f":{key}"), payload(key))
         rig.client.zadd(rig.key("q", "turns:0"), {key: number for number, key in enumerate(keys)})
         check_fair(rig.store, ["q"], {})
-        [counts] = sorted_in(rig.store, ["q"])
+        [counts] = sorted_by_key(rig.store, ["q"])
         assert counts[0] == 700
         assert rig.client.hget(rig.key("q", "fair"), "is_uncounted:0") == b"1"
         # It would be closed now if it was believed.
@@ -428,7 +428,7 @@ class TestTurns:
 
     def test_what_is_not_said_to_be_fair_any_more_is_moved_back(self, rig: Rig) -> None:
         fair = FairQueues(rig.store)
-        self.sort_in(rig, "a")
+        self.sort_by_key(rig, "a")
         self.lose(rig, "control")
         check_fair(rig.store, ["q"], {})
         assert fair.states(["q"]) == [OFF]
@@ -436,7 +436,7 @@ class TestTurns:
         assert fair.states(["q"]) == [PLAIN]
         # Without the hash of counts, only a search finds it.
         fair.switch_on(["q"])
-        self.sort_in(rig, "a")
+        self.sort_by_key(rig, "a")
         self.lose(rig, "control", "fair")
         searched(rig)
         assert ids(take_all(rig.consumer())) == numbered("a", 3)
@@ -445,7 +445,7 @@ class TestTurns:
 
     @pytest.mark.parametrize("lost", [["turns:0"], ["fair"], ["turns:0", "fair"]], ids="-".join)
     def test_a_purge_finds_them(self, rig: Rig, lost: list[str]) -> None:
-        self.sort_in(rig, "a", "b")
+        self.sort_by_key(rig, "a", "b")
         self.lose(rig, *lost)
         publish(rig, "b", "b3")
         assert rig.store.purge("q") == 7

@@ -34,7 +34,7 @@ def test_a_queue_with_nothing_in_it_is_forgotten(rig: Rig) -> None:
     assert rig.all_keys() == [rig.store.keys("q").history.encode()]
 
 
-@pytest.mark.parametrize("place", ["ready", "sorted in", "scheduled", "unacked", "dead", "consumer"])
+@pytest.mark.parametrize("place", ["ready", "sorted by key", "scheduled", "unacked", "dead", "consumer"])
 def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     rig.store.remember("q")
     rig.put("q", payload("m"), step=3)
@@ -42,7 +42,7 @@ def test_what_is_in_use_stays(rig: Rig, place: str) -> None:
     if place == "scheduled":
         rig.store.purge("q")
         rig.schedule("q", payload("m"), 2 * UNUSED_MS)
-    elif place == "sorted in":
+    elif place == "sorted by key":
         FairQueues(rig.store).switch_on(["q"])
         taken(me, "q", limit=0)
         assert rig.ready("q", 3) == []

@@ -65,7 +65,7 @@ class FairSample:
         concurrency: that of each key; ``None`` if it is not limited.
         waiting: ``<step>:<key>`` of each list that has messages.
         in_turn: ``<step>:<key>`` of each turn.
-        is_number_right: whether so many messages are sorted in as Redis says.
+        is_number_right: whether so many messages are sorted by key as Redis says.
     """
 
     at: float

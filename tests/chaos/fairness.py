@@ -172,7 +172,7 @@ def _wrong_now(sample: FairSample) -> Iterator[str]:
         if name.partition(":")[2] not in sample.limited:
             yield f"{name!r} has no turn"
     if not sample.is_number_right:
-        yield "another number of messages is sorted in than Redis says"
+        yield "another number of messages is sorted by key than Redis says"
 
 
 def _fair_pairs(samples: Sequence[FairSample]) -> Iterator[tuple[FairSample, FairSample]]:

@@ -146,8 +146,8 @@ def count_of(rows: list[dict[str, Any]]) -> int:
     return int(row["messages"])
 
 
-def sort_in(site: Site, *keys: str) -> None:
-    """Have a worker sort in a message of each of these keys, of which it takes none: a fair queue."""
+def sort_by_key(site: Site, *keys: str) -> None:
+    """Have a worker sort a message of each of these keys, of which it takes none: a fair queue."""
     site.text("pause", "-Q", QUEUE)
     for key in keys:
         site.send(headers={"x-key": key})

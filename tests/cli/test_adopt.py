@@ -12,7 +12,7 @@ import pytest
 from kombu.connection import Connection
 
 from kombu_redisdelay.operations.adoption import IDLE, Adopted, Adoption
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tools.harness.process import wait_until
 
 NOTHING = "0 messages: 0 due later and 0 due now that redis:// workers held, 0 due later on ready lists"
@@ -86,7 +86,7 @@ def test_what_ends_early_says_how_far_it_came(
 
 def test_what_is_sorted_in_by_key_goes_back(site: Site) -> None:
     site.text("fair", "-Q", QUEUE)
-    sort_in(site, *"ab")
+    sort_by_key(site, *"ab")
     site.text("pause", "-Q", QUEUE, "--key", "b")
     said = "2 messages: 0 scheduled, 0 of lost workers, 2 of fair queues.\n"
     assert site.text("adopt", "--reverse", "--dry-run") == f"Would give back {said}"
@@ -101,7 +101,7 @@ def test_what_is_adopted_keeps_its_key(site: Site) -> None:
     for tag, eta_in in (("later", 3600), ("now", None)):
         take(site, tag, eta_in, **{"x-key": "tenant"})
     site.text("adopt", "--yes")
-    sort_in(site, "other")
+    sort_by_key(site, "other")
     found = {row["key"]: (row["ready"], row["scheduled"]) for row in site.rows("keys", "-Q", QUEUE)}
     assert found == {"tenant": (1, 1), "other": (1, 0)}
     assert site.redis.hget(site.store.keys(QUEUE).fair, "n:0") == "2"

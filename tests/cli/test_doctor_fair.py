@@ -8,7 +8,7 @@ import pytest
 
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.doctor import limits
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tests.transport.kit import Inbox, drain
 from tools.harness.redis_server import RedisServer
 
@@ -23,7 +23,7 @@ def server(good_server: RedisServer) -> RedisServer:
 def test_a_fair_queue(site: Site) -> None:
     site.app.conf.worker_prefetch_multiplier = 1
     site.text("fair", *Q)
-    sort_in(site, "a", "b", "b")
+    sort_by_key(site, "a", "b", "b")
     site.add_consumer("alive", 60_000)
     found = [row["found"] for row in site.rows("doctor", *Q) if row["check"] == "queue celery"]
     assert found == ["fair: LLEN does not count its messages; the exporter and `stats` do"]
@@ -71,7 +71,7 @@ def test_all_partitions_are_looked_at(site: Site) -> None:
 def test_keys_that_are_paused_among_many(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_KEYS", 3)
     site.text("fair", *Q)
-    sort_in(site, *"acdefg")
+    sort_by_key(site, *"acdefg")
     site.text("pause", *Q, "--key", "b")
     assert site.findings("warning")["queue celery"].startswith("1 key paused: b (since 20")
     for key in "acd":
@@ -81,7 +81,7 @@ def test_keys_that_are_paused_among_many(site: Site, monkeypatch: pytest.MonkeyP
 
 def test_messages_that_nobody_moves_back(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a")
+    sort_by_key(site, "a")
     site.text("fair", *Q, "--off")
     rows = [row["found"] for row in site.rows("doctor", *Q) if row["check"] == "queue celery"]
     assert "it is not to be fair any more, and 1 message is ready: no worker moves it back" in rows
@@ -89,7 +89,7 @@ def test_messages_that_nobody_moves_back(site: Site) -> None:
 
 def test_messages_that_are_not_where_they_are_counted(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a", "a", "b")
+    sort_by_key(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).key_list(0, "a"))
     assert site.findings("wrong")["queue celery"] == (
         "not all messages of its keys are where they are counted: 1 of 3"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kombu_redisdelay.broker.unique import check_unique
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 
 HEADERS = {"x-unique": "account:42", "x-unique-while": "latest"}
 CHECK = f"queue {QUEUE}"
@@ -56,7 +56,7 @@ def test_a_holder_in_a_fair_queue(site: Site) -> None:
     """It is in the list of its key."""
     site.text("fair", "-Q", QUEUE)
     _block(site)
-    sort_in(site)
+    sort_by_key(site)
     assert site.redis.llen(QUEUE) == 0
     assert _told(site, "wrong") == []
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from kombu_redisdelay.operations.exporter import QueueCollector
 from kombu_redisdelay.operations.fairness import key_figures
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tests.transport.kit import Inbox, drain
 
 Q = ("-Q", QUEUE)
@@ -22,7 +22,7 @@ def test_a_queue_is_made_fair_and_plain(site: Site) -> None:
     # Nothing is to be moved back.
     assert site.text("fair", *Q, "--off") == "celery is not fair any more\n"
     site.text("fair", *Q)
-    sort_in(site, "a")
+    sort_by_key(site, "a")
     assert site.text("fair", *Q, "--off") == "celery will not be fair: workers move its messages back\n"
     assert site.rows("fair", *Q, "--off") == [{"queue": QUEUE, "fair": "off"}]
     assert site.text("fair", *Q) == "celery is fair again\n"
@@ -130,7 +130,7 @@ def test_several_keys(site: Site) -> None:
 
 def test_a_key_without_messages_is_told_of(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a")
+    sort_by_key(site, "a")
     site.send(headers={"x-key": "b"})
     site.send(headers={"x-key": "c"}, countdown=60)
     assert site.run("pause", *Q, *(word for key in "abc" for word in ("--key", key))).stderr == ""
@@ -143,7 +143,7 @@ def test_a_key_without_messages_is_told_of(site: Site) -> None:
 
 def test_switching_off_asks_if_keys_are_paused(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, *"aabc")
+    sort_by_key(site, *"aabc")
     for key in "ab":
         site.text("pause", *Q, "--key", key)
     site.text("limit", *Q, "--key", "c", "--rate", "1")
@@ -157,7 +157,7 @@ def test_switching_off_asks_if_keys_are_paused(site: Site) -> None:
 
 def test_messages_of_a_paused_key(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, *"abb")
+    sort_by_key(site, *"abb")
     site.text("pause", *Q, "--key", "b")
     site.add_consumer("alive", 60_000, holds=1)
     rows = site.rows("list", "--state", "ready")
@@ -225,7 +225,7 @@ def test_keys(site: Site) -> None:
 def test_the_greatest_of_many_keys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kombu_redisdelay.cli.keys.MOST_KEYS", 3)
     site.text("fair", *Q)
-    sort_in(site, *"abbbccdeff")
+    sort_by_key(site, *"abbbccdeff")
     site.send(headers={"x-key": "e"}, countdown=60)
     site.text("pause", *Q, "--key", "z")
 
@@ -298,7 +298,7 @@ def test_keys_at_their_limits_when_all_consumers_are_full(site: Site, limit: tup
         assert "celery: 2 keys at their limits: a (1 ready), b (1 ready)\n" in site.run("doctor").stdout
         assert key_figures(site.store, QUEUE).quiet_wait == 0
         site.send(headers={"x-key": "other"})
-        sort_in(site, "another")
+        sort_by_key(site, "another")
         assert told() == ("prefetch full", 4, 2)
         # Limits have no effect any more.
         site.text("fair", *Q, "--off", "--yes")
@@ -352,7 +352,7 @@ def test_metrics(site: Site) -> None:
     assert metrics() == {}
     site.text("fair", *Q)
     assert set(metrics().values()) == {0}
-    sort_in(site, *["noisy"] * 7, "a", "b", "c")
+    sort_by_key(site, *["noisy"] * 7, "a", "b", "c")
 
     def waits_for_a_minute(key: str) -> None:
         its = site.store.keys(QUEUE).key_list(0, key)
@@ -386,7 +386,7 @@ def test_messages_that_no_worker_has_looked_at_wait_too(site: Site) -> None:
     assert figures.longest_wait is not None
     assert figures.quiet_wait == figures.longest_wait
     assert 60 < figures.longest_wait < 120
-    sort_in(site, "b")
+    sort_by_key(site, "b")
     figures = key_figures(site.store, QUEUE)
     assert figures.quiet_wait is not None
     assert 60 < figures.quiet_wait < 120

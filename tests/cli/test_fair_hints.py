@@ -12,7 +12,7 @@ from kombu_redisdelay.cli.keys import _table
 from kombu_redisdelay.cli.table import Layout
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.key_stats import KeyStats
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tools.harness.redis_server import RedisServer
 
 Q = ("-Q", QUEUE)
@@ -52,10 +52,10 @@ def test_messages_without_keys(fair: Site) -> None:
     fair.send()
     assert fair.run("fair", *Q).stderr.startswith(f"{said.capitalize()}. Call kombu_redisdelay.keys(app, ")
     assert said.capitalize() in fair.run("keys", *Q).stderr
-    sort_in(fair, "")
+    sort_by_key(fair, "")
     fair.add_consumer("alive", 60_000)
     assert "11 ready messages" in fair.findings("warning")["queue celery"]
-    sort_in(fair, "a")
+    sort_by_key(fair, "a")
     assert "has a key" not in fair.run("fair", *Q).stderr + fair.run("keys", *Q).stderr
     assert "queue celery" not in fair.findings("warning")
 

@@ -14,7 +14,7 @@ import pytest
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL
 from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.forwarder import LONGEST_WAIT, Forwarded, Forwarder
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
 
@@ -83,7 +83,7 @@ def test_what_was_sorted_in_by_key_goes_back_without_a_worker(
     site: Site, start: Callable[[], object]
 ) -> None:
     site.text("fair", "-Q", QUEUE)
-    sort_in(site, *"ab" * (MESSAGES_PER_CALL // 2 + 1))
+    sort_by_key(site, *"ab" * (MESSAGES_PER_CALL // 2 + 1))
     start()
     site.text("fair", "-Q", QUEUE, "--off")
     wait_until(lambda: _ready(site) == MESSAGES_PER_CALL + 2, 30, "that all are back")

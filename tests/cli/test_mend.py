@@ -7,15 +7,18 @@ import json
 import pytest
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import ARCHIVED, known_queues
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations import mending
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
+from tests.dead import bury
+from tests.failed import keep_failed
 
 Q = ("-Q", QUEUE)
 NOTHING = {
-    **dict.fromkeys(("consumers", "unacked", "keys", "messages", "scheduled"), 0),
+    **dict.fromkeys(("consumers", "unacked", "keys", "messages", "scheduled", "kept"), 0),
     "is_unknown": False,
 }
 
@@ -60,6 +63,23 @@ def test_due_times(site: Site) -> None:
     )
 
 
+def test_failed_tasks_and_dead_letters(site: Site) -> None:
+    keys = site.store.keys(QUEUE)
+    for number in range(3):
+        keep_failed(site.store, QUEUE, f"f{number}", "{}")
+        bury(site.store, QUEUE, "{}", "rejected")
+    # Too old, and too many: none of them goes.
+    site.redis.zadd(keys.dead_index, dict.fromkeys(site.redis.zrange(keys.dead_index, 0, -1), 1))
+    site.redis.delete(keys.failed, keys.dead_groups)
+    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "kept": 3}]
+    for state in ARCHIVED:
+        archive = Archive(site.store, state)
+        assert archive.counts([QUEUE]) == [sum(group.count for group in archive.groups(QUEUE))] == [3]
+    assert site.redis.pttl(keys.failed) > 0
+    site.redis.delete(keys.dead_index)
+    assert site.text("mend") == "celery: 3 kept messages are listed again\n"
+
+
 def test_consumers(site: Site) -> None:
     lose_consumer(site)
     assert lost(site) == [
@@ -85,7 +105,7 @@ def test_what_is_listed_again_is_told_once(site: Site) -> None:
 
 def test_keys_without_a_turn(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a", "a", "b")
+    sort_by_key(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).turns(0))
     found = sorted(lost(site))
     assert found == [
@@ -99,7 +119,7 @@ def test_keys_without_a_turn(site: Site) -> None:
 
 def test_what_is_counted(site: Site) -> None:
     site.text("fair", *Q)
-    sort_in(site, "a", "a", "b")
+    sort_by_key(site, "a", "a", "b")
     site.redis.delete(site.store.keys(QUEUE).key_list(0, "a"))
     assert lost(site) == ["queue celery: not all messages of its keys are where they are counted: 1 of 3"]
     assert site.run("mend").stderr == "There is nothing to list again.\n"

@@ -30,7 +30,7 @@ KEY_RATE: dict[str, Any] = {"rate": 20, "burst": 5}
 PAUSED, SLOW, *_ = TENANTS
 GONE, DEAD, FAILED = "gone", "dead", "failed"
 READY, UNACKED, SCHEDULED = "ready", "unacked", "scheduled"
-SORTED_IN = "sorted in"
+SORTED = "sorted by key"
 #: Where what is wrong belongs in the end.
 WANTED = {
     # A row is too short for giving them up: they may wait for their next try.
@@ -121,7 +121,7 @@ class Operator:
                 places = {
                     READY: self._servers.address.ready_list(queue),
                     # Of a fair queue, for it has no key.
-                    SORTED_IN: f"redisdelay:{{{queue}}}::",
+                    SORTED: f"redisdelay:{{{queue}}}::",
                 }
                 # What came back has a count in front of it, within the braces.
                 end = text[1:].encode()

@@ -95,7 +95,7 @@ def queues_left(site: Installation) -> list[bytes]:
     return [key for pattern in patterns for key in site.redis.execute_command("KEYS", pattern)]
 
 
-def test_what_a_stock_producer_pushes_is_sorted_in(site: Installation) -> None:
+def test_what_a_stock_producer_pushes_is_sorted_by_key(site: Installation) -> None:
     stock = site.producer(STOCK)
     with Queues(site.producer()) as queues:
         queues.make_fair(QUEUE)

@@ -30,7 +30,7 @@ def state(queues: Queues, queue: str = "celery") -> str:
 
 
 def take(site: Site, count: int) -> Any:
-    """Have a worker take so many messages, and keep them. A consumer also sorts in what is left."""
+    """Have a worker take so many messages, and keep them. A consumer also sorts what is left by key."""
     channel = site.channel()
     inbox = Inbox(channel, "celery", prefetch=count)
     drain(channel.connection.client, lambda: len(inbox) == count)
@@ -116,6 +116,9 @@ def test_a_pause_of_a_key(queues: Queues) -> None:
 def test_what_is_refused(queues: Queues) -> None:
     with pytest.raises(TypeError, match="say which limit"):
         queues.limit_keys("celery")
+    for limit in (queues.limit, queues.limit_keys, partial(queues.limit_key, key="t")):
+        with pytest.raises(TypeError, match="say which limit"):
+            limit("celery", rate="1/s", speed=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="burst needs a rate"):
         queues.limit_key("celery", "t", burst=3)
     with pytest.raises(ValueError, match="concurrency must be a whole number"):
@@ -137,11 +140,11 @@ def test_keys(site: Site, app: Celery, queues: Queues) -> None:
     send(app, "none")
     send(app, "a3", "a4", headers={"x-key": "a"}, countdown=60)
     _taken = take(site, 3)
-    # It comes after the worker has sorted in the others, which is full: so the heartbeat sorts it in. A
+    # It comes after the worker, which is full, has sorted the others by key: so the heartbeat sorts it. A
     # message that moves while keys are counted may count twice.
     send(app, "c0", headers={"x-key": "c"})
     in_list = partial(site.client_of("celery").llen, site.keys("celery").ready)
-    wait_until(lambda: in_list() == 0, 10, "all are sorted in")
+    wait_until(lambda: in_list() == 0, 10, "all are sorted by key")
     found = queues.keys("celery")
     assert (found.queue, found.fair, found.limits, found.unread) == (
         "celery",
@@ -166,7 +169,7 @@ def test_the_greatest_keys(site: Site, app: Celery, queues: Queues) -> None:
         send(app, key, headers={"x-key": key})
     _taken = take(site, 1)
     queues.pause_key("celery", "z")
-    # In a list, and not sorted in: it is one of the few, and all of its messages count.
+    # In a list, and not sorted by key: it is one of the few, and all of its messages count.
     send(app, "a1", "a2", headers={"x-key": "a"}, countdown=60)
     for limit, expected in ((None, 4), (9, 4), (2, 2)):
         found = queues.keys("celery", limit=limit)
@@ -197,7 +200,7 @@ def test_what_is_too_much_to_read(
 
 
 def test_ready_messages_of_a_fair_queue(site: Site, app: Celery, queues: Queues, messages: Messages) -> None:
-    """What a worker has sorted in, and what it has not."""
+    """What a worker has sorted by key, and what it has not."""
     queues.make_fair("celery")
     send(app, "a1", "a2", "a3", headers={"x-key": "a"})
     send(app, "b1", "b2", headers={"x-key": "b"})

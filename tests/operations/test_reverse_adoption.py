@@ -88,9 +88,9 @@ def test_what_is_sorted_in_again_counts_once(place: Place, server: RedisServer) 
         connection.Producer().publish("", routing_key="celery", headers={"x-key": "a"})
         connection.default_channel.basic_get("celery").ack()
         held_by_a_lost_worker(place, message("held 1"), message("held 2"))
-        assert adoption.look() == GivenBack(unacked=2, sorted_in=1)
+        assert adoption.look() == GivenBack(unacked=2, sorted_by_key=1)
         counts = list(adoption.give_back())
-    assert counts[-1] == GivenBack(unacked=2, sorted_in=1)
+    assert counts[-1] == GivenBack(unacked=2, sorted_by_key=1)
     assert len(place.ready("celery")) == 3
 
 

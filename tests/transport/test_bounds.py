@@ -92,7 +92,7 @@ class TestAQueueWithABound:
             with pytest.raises(QueueFull):
                 publish(channel, "too much", headers=headers)
 
-    def test_counts_what_is_sorted_in(self, site: Site) -> None:
+    def test_counts_what_is_sorted_by_key(self, site: Site) -> None:
         channel = site.channel()
         queue = bounded(channel, queue_arguments={**REJECT, "x-fair": True})
         for priority in (0, 6, 0):

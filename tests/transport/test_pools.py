@@ -15,7 +15,7 @@ from celery.concurrency.base import BasePool
 from kombu_redisdelay.extending import extend
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.pools import _told_of_escapes
-from kombu_redisdelay.transport.tasks import Door
+from kombu_redisdelay.transport.tasks import Gate
 from kombu_redisdelay.transport.upstream import (
     LOOK_EVERY,
     LOOKS,
@@ -139,7 +139,7 @@ def test_a_time_limit_in_an_ack_is_for_the_pool(
         callback(target(*args))
 
     request = Request(error)
-    apply = _told_of_escapes(on_apply, consumer, Door())
+    apply = _told_of_escapes(on_apply, consumer, Gate())
     with pytest.raises(type(error)):
         apply(lambda: "done", (), {}, request.on_success, timeout=timeout)
     assert bool(later) == looked_after

@@ -156,7 +156,7 @@ def test_what_was_used_of_the_rates_of_keys_goes_with_a_queue(site: Site) -> Non
     for _ in range(2):
         publish(channel, "a", exchange="e", headers={"x-key": "tenant"})
     assert channel.basic_get("q") is not None
-    assert site.redis.exists(site.keys("q").tats)
+    assert site.redis.exists(site.keys("q").rate_clocks)
     queue.delete()
     # The limits are an operator's.
     assert site.all_keys("redisdelay:{q}:*") == [site.keys("q").limits.encode()]

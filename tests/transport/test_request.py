@@ -19,7 +19,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.transport import request as of_ours
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.request import requests_of
-from kombu_redisdelay.transport.tasks import Door
+from kombu_redisdelay.transport.tasks import Gate
 
 #: Of no task of another test: Celery shares these among all apps of a process, under their names.
 NAME = "request.work"
@@ -57,7 +57,7 @@ def requests(app: Celery, **options: Any) -> Any:
     consumer = SimpleNamespace(
         app=app, controller=SimpleNamespace(semaphore=None), task_consumer=None, hub=None
     )
-    return requests_of(consumer, Door(), Options(**options))
+    return requests_of(consumer, Gate(), Options(**options))
 
 
 def test_tasks_have_it_only_while_strategies_are_made(app: Any) -> None:
@@ -197,7 +197,8 @@ def test_a_hard_time_limit_is_told_once(app: Any) -> None:
     ended, told = Ended(app), []
     del ended.request.tell
     made: Any = type(ended.request)
-    made.tells, members = True, SimpleNamespace(due_ms=None)
+    made.tells = made.lists_ends = True
+    members = SimpleNamespace(due_ms=None)
     ended.message.stored_as = SimpleNamespace(queue="q", taken_ms=0, taken_at=0, members=members)
     finishing = SimpleNamespace(add=lambda queue, task: told.append((queue, task.outcome, task.error)))
     made.open_channel = SimpleNamespace(consumer=SimpleNamespace(finishing=finishing))

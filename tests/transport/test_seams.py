@@ -92,15 +92,7 @@ OVERRIDDEN: list[tuple[type, type, set[str]]] = [
     (
         QoS,
         virtual.QoS,
-        {
-            "ack",
-            "append",
-            "reject",
-            "can_consume",
-            "restore_unacked",
-            "restore_unacked_once",
-            "restore_visible",
-        },
+        {"ack", "reject", "can_consume", "restore_unacked", "restore_unacked_once", "restore_visible"},
     ),
     (
         Transport,
@@ -151,7 +143,7 @@ EXTENDED: dict[str, dict[str, str]] = {
 #: What our request overrides of Celery's, which is derived from it, and why.
 OF_REQUEST = {
     "__init__": "Its ack is sent where it is called, in each pool.",
-    "execute_using_pool": "The door to the pool is there.",
+    "execute_using_pool": "The gate to the pool is there.",
     "on_failure": "How a task has ended is told there,",
     "on_timeout": "and there,",
     "_announce_revoked": "and there. The signal `task_revoked` does not say which message it is of.",

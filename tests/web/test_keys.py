@@ -14,7 +14,7 @@ from kombu.entity import Queue
 
 from kombu_redisdelay.operations import fair
 from kombu_redisdelay.web import keys
-from tests.cli.site import QUEUE, Site, sort_in
+from tests.cli.site import QUEUE, Site, sort_by_key
 from tests.transport.kit import Inbox, drain
 from tests.web.states import payload
 from tests.web.test_hostile import check
@@ -109,7 +109,7 @@ def test_a_fair_queue(viewer: Viewer, site: Site) -> None:
 
 def test_what_is_not_sorted_by_key(viewer: Viewer, site: Site) -> None:
     viewer.app.state.site.queues.make_fair(QUEUE)
-    sort_in(site, "a")
+    sort_by_key(site, "a")
     send(site, *"aabc")
     for page in ("/keys", "/queue"):
         said = " ".join(viewer.open(page, name=QUEUE).text.split())
@@ -188,7 +188,7 @@ def test_more_keys_than_are_read(viewer: Viewer, site: Site, monkeypatch: pytest
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
     monkeypatch.setattr("kombu_redisdelay.operations.key_stats.MOST_READ", 0)
     site.text("fair", "-Q", QUEUE, "--force")
-    sort_in(site, *"abbbccdeff")
+    sort_by_key(site, *"abbbccdeff")
     viewer.app.state.site.queues.pause_key(QUEUE, "z")
     page = viewer.open("/keys", name=QUEUE)
     assert list(rows(page)) == ["b", "c", "z"]
@@ -205,7 +205,7 @@ def test_what_is_not_read(viewer: Viewer, site: Site, monkeypatch: pytest.Monkey
     send(site, *"aaaa")
     send(site, *"aaaa", countdown=600)
     page = viewer.open("/keys", name=QUEUE)
-    assert "1 ready message more, which is not sorted in by key" in page.text
+    assert "1 ready message more, which is not sorted by key" in page.text
     assert rows(page)["a"][0:2] + rows(page)["a"][3:4] == ["3", "75 %", "?"]
 
 
@@ -217,7 +217,7 @@ def test_fair_and_plain(viewer: Viewer, site: Site) -> None:
     page = viewer.press("Make fair")
     assert (page.heading, "celery is fair now." in page.text) == ("Keys of celery fair", True)
     assert fair.fair_states(site.store, [QUEUE]) == ["on"]
-    sort_in(site)
+    sort_by_key(site)
     assert "Make fair" not in viewer.open("/queue", name=QUEUE).buttons
     viewer.open("/keys", name=QUEUE)
     assert viewer.press("Make plain").heading.startswith("Make celery plain? Workers then move")
@@ -230,7 +230,7 @@ def test_fair_and_plain(viewer: Viewer, site: Site) -> None:
 def test_the_question_before_a_queue_is_plain_counts_what_is_paused(viewer: Viewer, site: Site) -> None:
     queues = viewer.app.state.site.queues
     queues.make_fair(QUEUE)
-    sort_in(site, *"aaabc")
+    sort_by_key(site, *"aaabc")
     viewer.open("/keys", name=QUEUE)
     question = viewer.press("Make plain").heading
     assert "paused" not in question
@@ -465,7 +465,7 @@ def test_keys_of_foreign_producers(viewer: Viewer, site: Site) -> None:
             client.lpush(QUEUE, hostile.encode(errors="surrogateescape"))
     before = known(viewer)
     check(viewer.at)
-    sort_in(site)
+    sort_by_key(site)
     assert known(viewer) == before == set(HOSTILE.values())
     check(viewer.at)
     queues = viewer.app.state.site.queues

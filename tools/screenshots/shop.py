@@ -65,7 +65,7 @@ class Shop:
         self._happened(EMAILS, per_minute=34, failed=0.02)
 
     def _fill_imports(self) -> None:
-        """One tenant has uploaded much. A worker has sorted in what came, and holds some of it."""
+        """One tenant has uploaded much. A worker has sorted what came by key, and holds some of it."""
         self._queues.make_fair(IMPORTS)
         self._queues.limit_keys(IMPORTS, concurrency=2)
         self._queues.limit_key(IMPORTS, "acme", concurrency=8)

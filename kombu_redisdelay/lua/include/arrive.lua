@@ -46,7 +46,7 @@ end
 local function bring_key(message, state, member, now_ms)
   local queue = message.queue
   if message.tag then
-    keep_key(message.keyed, state, message.step, now_ms, member)
+    keep_unique_key(message.unique_key, state, message.step, now_ms, member)
   else
     hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
   end
@@ -54,7 +54,7 @@ end
 
 -- In a fair queue, the head is the list of its key; `had_messages` is for turns_of_first() (fair.lua).
 local function becomes_ready(message, where, payload, now_ms, had_messages)
-  local queue, step, keyed = message.queue, message.step, message.keyed
+  local queue, step, unique_key = message.queue, message.step, message.unique_key
   local ready = list_in(queue, step)
   if where == 'tail' then
     redis.call('LPUSH', ready, payload)
@@ -64,7 +64,7 @@ local function becomes_ready(message, where, payload, now_ms, had_messages)
   else
     redis.call('RPUSH', ready, payload)
   end
-  bring_key(message, 'r', keyed and keyed.id or message.id, now_ms)
+  bring_key(message, 'r', unique_key and unique_key.id or message.id, now_ms)
   expire(queue.expires_ms, { ready })
 end
 

@@ -1,11 +1,11 @@
 -- A fair queue serves its keys in turn: nobody waits for another's backlog. The stock ready lists are its
--- *door*: everybody pushes there, as to any queue, and the takes sort in what they find (fair_door.lua). In
--- it, each key has a list of its own for each priority step. Most queues are not fair: for these, a script
--- reads one field, or nothing. `base` is what the keys of the queue begin with. They are
---   control              fair, "on", or "off" while what was sorted in is moved back; and the limits of keys
+-- *unsorted lists*: everybody pushes there, as to any queue, and the takes sort what they find by key
+-- (fair_sort.lua): each key has a list of its own for each priority step. Most queues are not fair: for
+-- these, a script reads one field, or nothing. `base` is what the keys of the queue begin with. They are
+--   control              fair, "on", or "off" while what was sorted is moved back; and the limits of keys
 --                        (fair_limits.lua)
---   fair                 hash: for each step, n:<step> how many messages are sorted in, is_uncounted:<step>
---                        if that is not known, and its clock (fair_turns.lua)
+--   fair                 hash: for each step, n:<step> how many messages are sorted, is_uncounted:<step>
+--                        if that is not known, and its clock (fair_order.lua)
 --   turns:<step>         zset: key -> when its next turn begins, by the clock of the step
 --   <step>:<key>         list: the messages, as in a ready list; step 0 is not written. Its name is short,
 --                        because many keys have one message only
@@ -16,7 +16,7 @@
 -- A list that is not empty has its key either in the turns of the step or in `limited`. But each of these may
 -- be lost: Redis may evict it, or somebody may delete it. That must cost no more than what was in it. So
 -- a key whose list had messages gets a turn again if it has none (give_turns()). Then it is not known
--- any more how many messages are sorted in, and the step is open until that is counted anew (fair_count.lua):
+-- any more how many messages are sorted, and the step is open until that is counted anew (fair_count.lua):
 -- else it would be closed too early, and the rest would have no turn. What no later message finds, a search
 -- of the database does (relist.lua).
 
@@ -74,7 +74,7 @@ local function waits_in(step, turns)
   return false
 end
 
--- Notes that it is not known how many messages of a step are sorted in. Those that have turns are served.
+-- Notes that it is not known how many messages of a step are sorted. Those that have turns are served.
 local function lose_count(base, step)
   redis.call('HSETNX', base .. 'fair', 'n:' .. step, '1')
   redis.call('HSET', base .. 'fair', 'is_uncounted:' .. step, '1')

@@ -61,17 +61,18 @@ local function read_keys(fair, keys)
   end
   local own = fair.has_own and redis.call('HMGET', fair.base .. 'key-limits', unpack(keys)) or {}
   local active = fair.counts and redis.call('HMGET', fair.base .. 'active', unpack(keys)) or {}
-  local tats = fair.has_rate and redis.call('ZMSCORE', fair.base .. 'tats', unpack(keys)) or {}
+  local rate_clocks = fair.has_rate and redis.call('ZMSCORE', fair.base .. 'tats', unpack(keys)) or {}
   for i, key in ipairs(keys) do
     if not fair.keys[key] then
       local state = limits_of_key(fair, own[i])
       state.active = tonumber(active[i]) or 0
       if state.interval_us then
-        local latest_us, tat_us = fair.now_us + state.burst * state.interval_us, tonumber(tats[i]) or 0
+        local latest_us = fair.now_us + state.burst * state.interval_us
+        local rate_clock_us = tonumber(rate_clocks[i]) or 0
         -- It is later if the clock was set, or the rate was lower. It is written anew: else it would be too
         -- late again the next time, and the key would wait until the old time is over.
-        state.is_put_right = tat_us > latest_us
-        state.tat_us = math.min(latest_us, math.max(fair.now_us, tat_us))
+        state.is_put_right = rate_clock_us > latest_us
+        state.rate_clock_us = math.min(latest_us, math.max(fair.now_us, rate_clock_us))
       end
       fair.keys[key] = state
     end
@@ -80,7 +81,7 @@ end
 
 -- When the rate of a key allows it the next message.
 local function token_of_key_us(state)
-  return state.tat_us - (state.burst - 1) * state.interval_us
+  return state.rate_clock_us - (state.burst - 1) * state.interval_us
 end
 
 -- Whether a key may not be served now.

@@ -1,4 +1,4 @@
--- Counts anew how many messages of a fair queue are sorted in (fair.lua). A count that was lost would close a
+-- Counts anew how many messages of a fair queue are sorted (fair.lua). A count that was lost would close a
 -- step too early, or never. A few keys are counted exactly. Of more, some are, at random, and the number is
 -- an estimate: the step stays open until there are few.
 
@@ -43,7 +43,7 @@ local function count_step(base, step, limited, most)
   return math.ceil(with_turn * times + at_limit * limited.times), all <= most and limited.is_whole, looked_at
 end
 
--- Compares what is said to be sorted in with the lists. Puts right what is too little at once: those lists
+-- Compares what is said to be sorted with the lists. Puts right what is too little at once: those lists
 -- would not be served. If it differs, there may be lists without a turn, which only a search finds: so with
 -- `is_searched`, after that, all is put right. Returns whether it differs.
 local function check_step(base, step, limited, is_searched)

@@ -49,7 +49,7 @@ local function ring_alarms(fair)
   return #keys
 end
 
--- Notes that the message was handed out which was found last (fair_turns.lua).
+-- Notes that the message was handed out which was found last (fair_order.lua).
 local function count_key(fair, consumer, tag)
   if not fair.is_limited then
     return
@@ -62,17 +62,17 @@ local function count_key(fair, consumer, tag)
     fair.holders[#fair.holders + 1] = key
   end
   if state.interval_us then
-    state.tat_us = state.tat_us + state.interval_us
+    state.rate_clock_us = state.rate_clock_us + state.interval_us
     state.is_spent = true
   end
 end
 
 -- What is used of the rates of keys outlives the last worker, and the end of fairness, but no longer than it
 -- is needed.
-local function write_tats(fair, tats)
+local function write_rate_clocks(fair, rate_clocks)
   local name = fair.base .. 'tats'
   work_when_full(fair.base .. 'control')
-  redis.call('ZADD', name, unpack(tats))
+  redis.call('ZADD', name, unpack(rate_clocks))
   local last_us = tonumber(redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2])
   local left_us = math.min(THIRTY_YEARS_US, math.max(1, last_us - fair.now_us))
   redis.call('PEXPIRE', name, string.format('%.0f', math.ceil(left_us / 1000)))
@@ -80,11 +80,11 @@ end
 
 -- Writes what was handed out, and what was put right.
 local function write_counts(fair)
-  local tats, active = {}, {}
+  local rate_clocks, active = {}, {}
   for key, state in pairs(fair.keys) do
     if state.is_spent or state.is_put_right then
-      tats[#tats + 1] = string.format('%.0f', math.ceil(state.tat_us))
-      tats[#tats + 1] = key
+      rate_clocks[#rate_clocks + 1] = string.format('%.0f', math.ceil(state.rate_clock_us))
+      rate_clocks[#rate_clocks + 1] = key
     end
     if state.is_counted then
       active[#active + 1] = key
@@ -95,8 +95,8 @@ local function write_counts(fair)
     redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.holders))
     redis.call('HSET', fair.base .. 'active', unpack(active))
   end
-  if #tats > 0 then
-    write_tats(fair, tats)
+  if #rate_clocks > 0 then
+    write_rate_clocks(fair, rate_clocks)
   end
 end
 

@@ -14,7 +14,7 @@ local function without_step(turns, step)
 end
 
 -- To be called when `count` messages have left `list`, whichever list of the queue it is.
-local function forget_sorted_in(base, list, count)
+local function forget_sorted(base, list, count)
   local is_ours = string.sub(list, 1, #base) == base
   local step, key = string.match(is_ours and string.sub(list, #base + 1) or '', '^(%d*):(.*)$')
   if not step or count == 0 then

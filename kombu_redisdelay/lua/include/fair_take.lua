@@ -1,17 +1,17 @@
 -- What a take does with a fair queue (fair.lua).
 
--- include: fair_door
+-- include: fair_sort
 -- include: limits
 
 -- A source (hand_out_ready.lua): the next message of a step; nil if none may be taken.
 local function next_fair(queue, step_index, prefix, wanted)
-  local fair, lane = queue.fair, queue.fair.lanes[step_index]
+  local fair, order = queue.fair, queue.fair.orders[step_index]
   if fair.is_counting then
     return nil
-  elseif fair.state == 'off' and lane.n == 0 then
+  elseif fair.state == 'off' and order.n == 0 then
     return next_in_list(queue, step_index, prefix)
   end
-  local payload = next_in_turn(fair, lane, wanted)
+  local payload = next_in_turn(fair, order, wanted)
   if payload then
     return prefix .. payload, #prefix + 1
   end
@@ -21,21 +21,21 @@ end
 local function open_fair(queue, steps, now_us, seed)
   local fair = { base = queue.base, state = queue.fair, now_us = now_us, needs_ack = queue.needs_ack }
   fair.holders, fair.seed = {}, seed % 1000003
-  open_lanes(fair, steps)
-  local may_come = queue.first_due_ms or #fair.strays > 0
-  for index, lane in ipairs(fair.lanes) do
-    local is_to_sort_in = may_come or queue.counts[index] > 0
-    if is_to_sort_in or lane.n > 0 then
-      expect_turns(fair, lane)
+  open_orders(fair, steps)
+  local may_come = queue.first_due_ms or #fair.unused > 0
+  for index, order in ipairs(fair.orders) do
+    local may_sort = may_come or queue.counts[index] > 0
+    if may_sort or order.n > 0 then
+      expect_turns(fair, order)
     end
-    if is_to_sort_in then
-      redis.call('LLEN', lane.lists)
+    if may_sort then
+      redis.call('LLEN', order.lists)
     end
   end
   queue.fair, queue.next_ready = fair, next_fair
 end
 
--- Sorts in. Then `counts` has what is ready.
+-- Sorts by key. Then `counts` has what is ready.
 local function enter_fair(queue, budget)
   local fair = queue.fair
   fair.budget = budget
@@ -43,14 +43,14 @@ local function enter_fair(queue, budget)
     free_some(fair)
     -- What was counted has to be released.
     queue.has_permits = queue.has_permits or counts_keys(fair.base)
-    for index, lane in ipairs(fair.lanes) do
-      queue.counts[index] = lane.n + queue.counts[index]
+    for index, order in ipairs(fair.orders) do
+      queue.counts[index] = order.n + queue.counts[index]
     end
     return
   end
-  local lowest = index_of_0(fair.lanes)
-  local strayed = move_strays(fair, queue.ready[lowest], budget)
-  queue.counts[lowest] = queue.counts[lowest] + strayed
+  local lowest = index_of_0(fair.orders)
+  local moved = move_unused(fair, queue.ready[lowest], budget)
+  queue.counts[lowest] = queue.counts[lowest] + moved
   read_fair_limits(fair)
   note_work(fair, ring_alarms(fair) * LIMITED)
   queue.has_permits = queue.has_permits or fair.counts
@@ -58,13 +58,13 @@ local function enter_fair(queue, budget)
     -- What waits for a worker that knows its task has its turn when it is due.
     queue.waits = nil
   end
-  for index, lane in ipairs(fair.lanes) do
-    rebase(fair, lane)
-    lane.at_door = queue.counts[index]
-    if lane.at_door > 0 then
-      lane.at_door = lane.at_door - sort_in(fair, lane, queue.ready[index], budget)
+  for index, order in ipairs(fair.orders) do
+    rebase(fair, order)
+    order.unsorted = queue.counts[index]
+    if order.unsorted > 0 then
+      order.unsorted = order.unsorted - sort_by_key(fair, order, queue.ready[index], budget)
     end
-    queue.counts[index] = lane.n + lane.at_door
+    queue.counts[index] = order.n + order.unsorted
   end
 end
 
@@ -72,8 +72,8 @@ end
 local function leave_plain(queue)
   local fair = queue.fair
   move_back(fair, queue.ready, fair.budget)
-  for index, door in ipairs(queue.ready) do
-    queue.counts[index] = math.max(0, fair.lanes[index].n) + redis.call('LLEN', door)
+  for index, unsorted in ipairs(queue.ready) do
+    queue.counts[index] = math.max(0, fair.orders[index].n) + redis.call('LLEN', unsorted)
   end
 end
 
@@ -85,11 +85,11 @@ local function leave_fair(queue, consumer, may_watch)
     leave_plain(queue)
     return
   end
-  for index, lane in ipairs(fair.lanes) do
-    close_lane(fair, lane)
-    local may_be_taken = lane.n > 0 and not fair.is_counting
-    local has_turns = may_be_taken and (lane.has_turns or redis.call('ZCARD', lane.zset) > 0)
-    queue.counts[index] = lane.at_door + (has_turns and lane.n or 0)
+  for index, order in ipairs(fair.orders) do
+    close_order(fair, order)
+    local may_be_taken = order.n > 0 and not fair.is_counting
+    local has_turns = may_be_taken and (order.has_turns or redis.call('ZCARD', order.zset) > 0)
+    queue.counts[index] = order.unsorted + (has_turns and order.n or 0)
   end
   write_counts(fair)
   local until_us

@@ -7,7 +7,7 @@
 -- include: fair
 -- include: wake
 
--- The clock of a step goes back by this when it is greater (fair_turns.lua).
+-- The clock of a step goes back by this when it is greater (fair_order.lua).
 local REBASE = 2 ^ 52
 
 -- Lets keys have their turns again that were at a limit. Returns whether any of them has messages.

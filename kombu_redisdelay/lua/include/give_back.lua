@@ -10,15 +10,25 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
--- include: archive
+-- Most calls have none that dies: so this is made only if there is one. What it returns adds a dead letter.
+-- It comes first, and includes all for itself: what it would use of the rest costs each call.
+local function for_dead_letters(queue)
+  -- include: dead_letter
+  local archive = archive_of_dead(queue.dead)
+  return function(over)
+    return add_dead_letter(archive, over, queue.dead_limit)
+  end
+end
+
 -- include: arrive
+-- include: brief
 -- include: history
 -- include: retry_wait
 
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
 -- also after how many ms.
-local function judge(stored, start, how, queue)
+local function retry_verdict(stored, start, how, queue)
   local count = deliveries(stored, start)
   local lost = math.min(losses(stored, start), count)
   if how == 'unseen' then
@@ -68,7 +78,7 @@ local function give_back(tag, id, how, queue, done)
     return nil
   end
   local stored, start, now_ms = message.stored, message.start, done.now_ms
-  local count, lost, where, wait = judge(stored, start, how, queue)
+  local count, lost, where, wait = retry_verdict(stored, start, how, queue)
   if (where == 'later' or where == 'dead') and id == '' then
     done.unnamed[#done.unnamed + 1] = tag
     done.unnamed[#done.unnamed + 1] = stored
@@ -80,23 +90,22 @@ local function give_back(tag, id, how, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  if where ~= 'dead' and is_superseded(message.keyed) then
+  if where ~= 'dead' and is_replaced_by_retry(message.unique_key) then
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
-    local keys = archive_of(queue.dead)
-    expect_to_keep(keys)
+    done.add_dead = done.add_dead or for_dead_letters(queue)
     leave(message)
     done.dead = done.dead + 1
     done.dropped = done.dropped
-      + add_dead_letter(keys, {
+      + done.add_dead({
         id = id,
         tag = tag,
         failures = count,
         kind = 'delivery-limit',
         details = '{"text": "delivery limit of ' .. queue.delivery_limit .. ' reached"}',
         stored = stored,
-      }, queue.dead_limit)
+      })
     add_brief(done.briefs, stored)
     is_over(message, now_ms)
   elseif where == 'later' then
@@ -110,7 +119,7 @@ local function give_back(tag, id, how, queue, done)
     leave(message)
     becomes_ready(message, where, payload, now_ms, done.had_messages)
   end
-  return stored, where, message.keyed and BYTES_OF_KEY or 0
+  return stored, where, message.unique_key and BYTES_OF_KEY or 0
 end
 
 -- To be called when all were given back.

@@ -22,7 +22,7 @@ end
 
 -- The message with a delivery tag; nil if it is not unacked any more: it is in another place by now.
 --   stored, start, step   as in stored.lua
---   keyed                 its unique key (unique_unacked.lua); nil if it has none
+--   unique_key            its unique key (unique_unacked.lua); nil if it has none
 local function unacked_message(queue, tag)
   local stored = redis.call('HGET', queue.unacked, tag)
   if not stored then
@@ -35,7 +35,7 @@ local function unacked_message(queue, tag)
     stored = stored,
     start = start,
     step = stored_step(stored),
-    keyed = key_of_unacked(queue.base, queue.unacked, tag, stored, start),
+    unique_key = unique_key_of(queue.base, queue.unacked, tag, stored, start),
   }
 end
 
@@ -78,6 +78,6 @@ local function is_over(message, now_ms)
   if not message.tag then
     return forget_unique(message.queue.base, message.stored, now_ms)
   end
-  free_key(message.keyed, now_ms)
-  return message.keyed and BYTES_OF_KEY or 0
+  free_unique_key(message.unique_key, now_ms)
+  return message.unique_key and BYTES_OF_KEY or 0
 end

@@ -1,7 +1,7 @@
 -- include: base
 
--- How many messages of a fair queue (fair.lua) are sorted in, of all steps.
-local function sorted_in(base)
+-- How many messages of a fair queue (fair.lua) are sorted by key, of all steps.
+local function sorted_by_key(base)
   local scan, count = redis.pcall('HSCAN', base .. 'fair', 0), 0
   -- A small hash is read whole. An error if another program has put something else there.
   local found = scan[2] or {}
@@ -16,7 +16,7 @@ end
 
 -- How many messages of a queue are ready or scheduled.
 local function length(ready, schedule_key)
-  local count = redis.call('ZCARD', schedule_key) + sorted_in(base_of(schedule_key))
+  local count = redis.call('ZCARD', schedule_key) + sorted_by_key(base_of(schedule_key))
   for _, list in ipairs(ready) do
     count = count + redis.call('LLEN', list)
   end

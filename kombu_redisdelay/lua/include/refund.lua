@@ -30,7 +30,7 @@ local function refund_key(base, stored, now_us)
   read_keys(fair, { key })
   local state = fair.keys[key]
   if state and state.interval_us then
-    state.tat_us, state.is_put_right = math.max(now_us, state.tat_us - state.interval_us), true
+    state.rate_clock_us, state.is_put_right = math.max(now_us, state.rate_clock_us - state.interval_us), true
     write_counts(fair)
     if unlimit(base, { key }) then
       wake(base .. 'wake')

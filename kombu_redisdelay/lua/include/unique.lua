@@ -225,7 +225,7 @@ end
 -- Forgets the messages of a record that are gone: a program that does not know keys has taken, removed or
 -- purged them. In doubt they are gone, which costs one more run. Otherwise, a message would be dropped for
 -- one that never runs. `has_passed` is that of is_there().
-local function heal(record, now_ms, list_of, has_passed)
+local function prune(record, now_ms, list_of, has_passed)
   local base = record.base
   if record.running and not is_unacked(base, record.running) then
     record.running = nil
@@ -238,9 +238,9 @@ local function heal(record, now_ms, list_of, has_passed)
   end
 end
 
--- To be called for a healed record whose holder is to be named: reads the id of the message that runs. If
+-- To be called for a pruned record whose holder is to be named: reads the id of the message that runs. If
 -- that is a message without this key, nothing runs.
-local function identify(record)
+local function resolve_running(record)
   local running = record.running
   if running then
     local stored = redis.call('HGET', record.base .. 'unacked:' .. running.consumer, running.tag)
@@ -250,9 +250,9 @@ local function identify(record)
   end
 end
 
--- If no message of the key runs, the blocked one is due now. The next take moves its text. Returns whether
--- there was one.
-local function let_go(record, now_ms)
+-- If no message of the key runs, the blocked one is due now: it is not blocked any more. The next take moves
+-- its text. Returns whether there was one.
+local function unblock(record, now_ms)
   local entry = record.current or record.next
   if record.running or not entry or entry.state == 'r' or score_of(record.base, entry) ~= BLOCKED then
     return false
@@ -278,7 +278,7 @@ local function look_at_key(base, member, stored, now_ms, list_of)
   end
   local entry = is_current and record.current or record.next
   if mode ~= UNTIL_TAKEN then
-    heal(record, now_ms, list_of)
+    prune(record, now_ms, list_of)
   end
   return record, entry, is_next, record.running or is_next and record.current
 end
@@ -313,7 +313,7 @@ local function forget_unique(base, stored, now_ms)
   elseif record.next and record.next.id == id then
     record.next = nil
   end
-  let_go(record, now_ms)
+  unblock(record, now_ms)
   write_record(record)
   return BYTES_OF_KEY
 end
@@ -326,8 +326,8 @@ local function look_for_holder(base, stored, start, now_ms, list_of)
     return nil
   end
   local record = read_record(base, key, mode)
-  heal(record, now_ms, list_of)
-  identify(record)
+  prune(record, now_ms, list_of)
+  resolve_running(record)
   local holder = record.running or record.current or record.next
   return holder and holder.id, id, key
 end
@@ -347,7 +347,7 @@ local function hold_or_keep(base, stored, state, now_ms, member, list_of)
     write_record(record)
     return
   end
-  heal(record, now_ms, list_of)
+  prune(record, now_ms, list_of)
   if not (record.running or record.current or record.next) then
     -- With "latest", what has not begun can be replaced.
     local slot = mode == 'l' and state == 's' and 'next' or 'current'

@@ -24,7 +24,7 @@ local function free_keys(queue, now_ms)
       local record = record_of(queue.base, key, text, text_in(queue.base .. 'running', key))
       if record.current and record.current.id == id then
         record.current = nil
-        queue.has_let_go = let_go(record, now_ms) or queue.has_let_go
+        queue.has_let_go = unblock(record, now_ms) or queue.has_let_go
         write_record(record)
       end
     end

@@ -3,7 +3,7 @@
 -- include: unique
 
 -- Key and mode of a message that a consumer holds, in the hash `unacked_key`; nil if it has no key.
-local function key_of_unacked(base, unacked_key, tag, stored, start)
+local function unique_key_of(base, unacked_key, tag, stored, start)
   local mode, id, key = unique_of(stored, start)
   if not mode then
     return nil
@@ -15,34 +15,34 @@ local function key_of_unacked(base, unacked_key, tag, stored, start)
 end
 
 -- The message has left for good: it was acked, or is a dead letter.
-local function free_key(keyed, now_ms)
-  if keyed and keyed.is_holder then
-    keyed.record.running = nil
-    let_go(keyed.record, now_ms)
-    write_record(keyed.record)
+local function free_unique_key(unique_key, now_ms)
+  if unique_key and unique_key.is_holder then
+    unique_key.record.running = nil
+    unblock(unique_key.record, now_ms)
+    write_record(unique_key.record)
   end
 end
 
 -- Whether the message need not go back, because its own retry is there in its place.
-local function is_superseded(keyed)
-  local current = keyed and keyed.is_holder and keyed.record.current
-  return current and current.id == keyed.id
+local function is_replaced_by_retry(unique_key)
+  local current = unique_key and unique_key.is_holder and unique_key.record.current
+  return current and current.id == unique_key.id
 end
 
 -- The message has gone back, to the ready list of its step or to the schedule, under this name: `state` is
 -- that of unique.lua. It holds the key again.
-local function keep_key(keyed, state, step, now_ms, member)
-  if not keyed then
+local function keep_unique_key(unique_key, state, step, now_ms, member)
+  if not unique_key then
     return
   end
-  local record = keyed.record
-  if keyed.is_holder then
+  local record = unique_key.record
+  if unique_key.is_holder then
     record.running = nil
   end
-  if not record.current and (keyed.is_holder or keyed.mode == UNTIL_TAKEN) then
+  if not record.current and (unique_key.is_holder or unique_key.mode == UNTIL_TAKEN) then
     record.current = entry_at(state, step, now_ms, member)
-  elseif keyed.is_holder then
-    let_go(record, now_ms)
+  elseif unique_key.is_holder then
+    unblock(record, now_ms)
   end
   write_record(record)
 end

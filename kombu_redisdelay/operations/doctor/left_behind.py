@@ -106,12 +106,12 @@ def _of_queue(queue: str, each: Sequence[Unlisted]) -> Iterator[Finding]:
             f"{number_of(unacked)} of {them}: if it is lost, nobody gives them back. Keys in Redis were lost",
             f"{_MEND} Workers do so each hour. Then what lost consumers hold comes back.",
         )
-    lists, sorted_in = sum(some.lists for some in each), sum(some.sorted_in for some in each)
+    lists, messages = sum(some.lists for some in each), sum(some.sorted_by_key for some in each)
     if lists:
         keys = number_of(lists, "key")
         yield wrong(
             f"queue {queue}",
-            f"{number_of(sorted_in)} of {keys} without a turn, so nobody takes them. Keys in Redis were lost",
+            f"{number_of(messages)} of {keys} without a turn, so nobody takes them. Keys in Redis were lost",
             f"{_MEND} Workers do so each hour, and when later messages of the same keys come.",
         )
 

@@ -61,7 +61,7 @@ def check_stock_workers_of_fair(store: Store, unacked_key: str) -> Iterator[Find
         store.server,
         unacked_key,
         "fair queues",
-        "In a fair queue, they see only what is not sorted in by key yet, and know no turns. Have all "
+        "In a fair queue, they see only what is not sorted by key yet, and know no turns. Have all "
         "workers of fair queues use redisdelay://.",
     )
 
@@ -258,7 +258,7 @@ def _state(stats: QueueStats) -> Iterator[Finding]:
     if stats.fairness is None or stats.fairness.state == ON:
         yield ok(check, "fair: LLEN does not count its messages; the exporter and `stats` do")
     elif stats.consumers or not stats.ready:
-        yield ok(check, "it is not to be fair any more: workers move back what is sorted in by key")
+        yield ok(check, "it is not to be fair any more: workers move back what is sorted by key")
     else:
         is_or_are, them = ("is", "it") if stats.ready == 1 else ("are", "them")
         yield warning(

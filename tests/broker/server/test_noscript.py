@@ -107,8 +107,8 @@ def tidy(rig: Rig, consumer: Consumer, delivery: Delivery) -> object:
     return TIDY(rig.store.server, keys, [rig.key("q", "unacked:"), 10, len(in_use)])
 
 
-def leave_to_others(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
-    consumer.leave_to_others("q", delivery.tag, "id", "task")
+def defer_unknown(rig: Rig, consumer: Consumer, delivery: Delivery) -> None:
+    consumer.defer_unknown("q", delivery.tag, "id", "task")
     consumer.confirm_acks()
 
 
@@ -152,7 +152,7 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
     "take": lambda rig, consumer, delivery: taken(consumer, "q"),
     "requeue": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag),
     "requeue_later": lambda rig, consumer, delivery: consumer.requeue("q", delivery.tag, HOUR),
-    "leave_to_others": leave_to_others,
+    "defer_unknown": defer_unknown,
     "waiting_tasks": lambda rig, consumer, delivery: find_waiting(rig.store, {"q": ""}),
     "put_back": lambda rig, consumer, delivery: consumer.put_back([delivery]),
     "park": lambda rig, consumer, delivery: park(consumer, delivery, "id", rig.database.now_ms() + HOUR),
@@ -284,10 +284,10 @@ def test_an_ack_that_lacks_its_script_is_sent_again(rig: Rig) -> None:
     rig.put("q", "0", "1")
     consumer = rig.consumer()
     first, second = taken(consumer, "q")
-    consumer.leave_to_others("q", first.tag, "0", "task")
+    consumer.defer_unknown("q", first.tag, "0", "task")
     consumer.confirm_acks()
     rig.client.script_flush()
-    consumer.leave_to_others("q", second.tag, "1", "task")
+    consumer.defer_unknown("q", second.tag, "1", "task")
     key = rig.store.keys("q").ready
     assert [consumer.store.server.call("LLEN", key), consumer.store.server.call("TYPE", key)] == [0, b"none"]
     consumer.confirm_acks()
@@ -311,7 +311,7 @@ def test_every_script_of_the_broker_is_tried() -> None:
     assert names == {
         *("PUBLISH_UNIQUE", "CHECK_UNIQUE"),
         *("COUNT_KEYS", "CHECK_KEYS", "CLEAR_KEYS", "READ_KEYS", "FIND_GREATEST"),
-        *("READ_LANES", "FIND_LARGE"),
+        *("READ_ORDERS", "FIND_LARGE"),
         *("PUT", "CLEAR", "SCHEDULE", "TAKE", "LOOK", "GIVE_BACK", "ACK"),
         "FIND_UNKNOWN",
         *("PARK", "KEEP", "RENEW", "CONSUMERS", "MEND_SCHEDULE"),

@@ -220,7 +220,7 @@ def test_a_fair_queue(site: Site, app: Celery, messages: Messages) -> None:
     channel = site.channel()
     for number in range(30):
         send(app, f"{number}", headers={"x-key": f"tenant {number % 3}"})
-    # Who looks for more has all sorted in.
+    # Who looks for more has all sorted by key.
     assert channel.basic_get("celery") is not None
     [ready] = [each for each in messages.memory().tasks if each.state == "ready"]
     assert (ready.task, ready.messages, ready.seen) == ("shop.close", 29, 29)

@@ -80,7 +80,7 @@ class Bench:
         while some := list(islice(texts, _PUSHED_TOGETHER)):
             self.redis.lpush(self.keys.ready, *some)
 
-    def sort_in(self) -> None:
+    def sort_by_key(self) -> None:
         """As a consumer does that has no room."""
         self.redis.zadd(self.keys.consumers, {"who has no room": "inf"})
         script, keys, args = forwarding(self.store, self.site.queue)
@@ -154,7 +154,7 @@ def _consume(
     bench.fill(message(queue, number, key) for number, key in zip(range(ready), keys, strict=False))
     if how_many:
         before = cpu_seconds(bench.redis)
-        bench.sort_in()
+        bench.sort_by_key()
         figures[f"sort in, {name}"] = (cpu_seconds(bench.redis) - before) / ready * 1e6
     # Not all: there are as many keys at the end as at the beginning.
     seconds, cpu = bench.drain(count, prefetch)
@@ -186,7 +186,7 @@ def _limited(bench: Bench, keys: int) -> tuple[dict[str, float], float]:
     bench.empty(is_fair=True)
     bench.fair.limit([queue], KeyLimits(concurrency=1))
     bench.fill(message(queue, number, f"tenant-{number // 3}") for number in range(3 * keys))
-    bench.sort_in()
+    bench.sort_by_key()
     seconds, cpu = bench.drain(3 * keys, 16)
     figures = {"consume, one at a time": 3 * keys / seconds, "CPU, one at a time": cpu / keys / 3 * 1e6}
     return figures, bench.longest_ms()
@@ -201,7 +201,7 @@ def _memory(bench: Bench, sizes: Sizes) -> dict[str, float]:
         before = used_memory(bench.redis)
         bench.fill(message(queue, number, f"tenant-{number // of_each}") for number in range(count))
         plain = used_memory(bench.redis) - before
-        bench.sort_in()
+        bench.sort_by_key()
         used[name] = (used_memory(bench.redis) - before, plain)
     twenty, alone = used.values()
     return {"memory, 20 a key": twenty[0] / twenty[1], "memory, 1 a key": (alone[0] - alone[1]) / count}
@@ -214,7 +214,7 @@ def _error_of_shares(bench: Bench, sizes: Sizes) -> float:
     for weight in WEIGHTS:
         texts = (message(queue, number, f"w{weight}", weight) for number in range(count))
         bench.fill(texts)
-    bench.sort_in()
+    bench.sort_by_key()
     got: Counter[str] = Counter()
 
     def see(body: Any, received: Any) -> None:

@@ -88,7 +88,7 @@ def wait(site: Site, sizes: Sizes) -> Measured:
         count = ready + 2 * noisy
         bench.fill(message(site.queue, number, f"noisy-{number % noisy}") for number in range(count))
         if sizes["fair"]:
-            bench.sort_in()
+            bench.sort_by_key()
         if not sizes["burst"]:
             bench.drain(2 * noisy, 64)
         with _processes(_work, site, sizes["task ms"] / 1000, handled, waits):
@@ -137,7 +137,7 @@ def limit(site: Site, sizes: Sizes) -> Measured:
                 message(site.queue, number, key) for number, key in zip(range(count), each, strict=False)
             )
             if keys:
-                bench.sort_in()
+                bench.sort_by_key()
             barrier, results = _FORK.Barrier(PROCESSES + 1), _FORK.SimpleQueue()
             with _processes(_take, site, barrier, results):
                 barrier.wait()

@@ -15,7 +15,7 @@
 -- A key without messages leaves when its turn comes, not before: else one that publishes its own successor
 -- would always be a newcomer.
 --
--- A `lane` is a step of a queue in a script:
+-- An `order` is the round-robin order of a priority step, in a script:
 --   n, clock, since        as in the hash `fair`
 --   is_uncounted           1 if `n` is not known: then it is 1 at least, until it is counted anew
 --   arrivals               how many keys have come
@@ -33,7 +33,7 @@
 --   at_limit               when the turns begin of those that are at a limit and leave for that
 --   passed                 keys that were served out of order
 --   has_turns              whether the zset has any; nil: not known
---   is_used                whether messages were sorted in
+--   is_used                whether messages were sorted
 
 -- include: expect
 -- include: fair_key
@@ -48,20 +48,20 @@ local FIRST_ARRIVAL = -REBASE
 -- In one script: messages that it takes if it does nothing else, keys that it looks at, and keys that go back
 -- with the clock.
 local MOST_SERVED, MOST_LOOKED_AT, MOST_REBASED = 80, 300, 200
--- What other work costs, in messages: to sort one in; to take one of a key that has limits; to let a key have
+-- What other work costs, in messages: to sort one; to take one of a key that has limits; to let a key have
 -- its turn again, or take it out. Some messages are taken all the same.
-local SORTED_IN, OF_LIMITED, LIMITED, MOST_OTHER = 0.25, 2, 0.5, 60
+local SORTED, OF_LIMITED, LIMITED, MOST_OTHER = 0.25, 2, 0.5, 60
 
--- Notes that it is not known how many messages of a lane are sorted in (fair.lua).
-local function lose_count_of(lane)
-  lane.is_uncounted, lane.n = 1, math.max(1, lane.n)
+-- Notes that it is not known how many messages of a step are sorted (fair.lua).
+local function lose_count_of(order)
+  order.is_uncounted, order.n = 1, math.max(1, order.n)
 end
 
--- Notes that `count` messages leave a lane.
-local function count_out(lane, count)
-  lane.n = lane.n - count
-  if lane.is_uncounted == 1 then
-    lane.n = math.max(1, lane.n)
+-- Notes that `count` messages leave an order.
+local function count_out(order, count)
+  order.n = order.n - count
+  if order.is_uncounted == 1 then
+    order.n = math.max(1, order.n)
   end
 end
 
@@ -71,11 +71,11 @@ local function note_work(fair, work)
 end
 
 -- Which of the keys that leave because of a limit have messages: these wait, the others are gone.
-local function leaving_with_messages(fair, lane)
+local function leaving_with_messages(fair, order)
   local keys, lists = {}, {}
-  for key in pairs(lane.at_limit) do
+  for key in pairs(order.at_limit) do
     keys[#keys + 1] = key
-    lists[#lists + 1] = key_list(fair.base, lane.step, key)
+    lists[#lists + 1] = key_list(fair.base, order.step, key)
   end
   -- Usually all.
   if #keys == 0 or redis.call('EXISTS', unpack(lists)) == #keys then
@@ -90,43 +90,43 @@ local function leaving_with_messages(fair, lane)
   return some
 end
 
-local function write_limited(fair, lane)
-  local keys, limited = leaving_with_messages(fair, lane), fair.base .. 'limited'
+local function write_limited(fair, order)
+  local keys, limited = leaving_with_messages(fair, order), fair.base .. 'limited'
   if #keys > 0 then
     local found, changes = redis.call('HMGET', limited, unpack(keys)), {}
     for i, key in ipairs(keys) do
-      local turn = lane.step .. ' ' .. turn_text(lane.at_limit[key]) .. ' '
+      local turn = order.step .. ' ' .. turn_text(order.at_limit[key]) .. ' '
       changes[#changes + 1], changes[#changes + 2] = key, (found[i] or '') .. turn
     end
     work_when_full(fair.base .. 'control')
     redis.call('HSET', limited, unpack(changes))
     set_alarms(fair, keys)
   end
-  lane.at_limit = {}
+  order.at_limit = {}
 end
 
-local function write_turns(fair, lane)
+local function write_turns(fair, order)
   -- First, so that a full Redis allows the rest (full.lua): it may be all that a take does.
-  if #lane.gone > 0 then
-    redis.call('ZREM', lane.zset, unpack(lane.gone))
+  if #order.gone > 0 then
+    redis.call('ZREM', order.zset, unpack(order.gone))
   end
-  write_limited(fair, lane)
+  write_limited(fair, order)
   local pairs_of = {}
-  for key, at in pairs(lane.turns) do
+  for key, at in pairs(order.turns) do
     pairs_of[#pairs_of + 1] = turn_text(at)
     pairs_of[#pairs_of + 1] = key
   end
   if #pairs_of > 0 then
-    redis.call('ZADD', lane.zset, unpack(pairs_of))
+    redis.call('ZADD', order.zset, unpack(pairs_of))
   end
-  lane.turns, lane.gone, lane.has_turns = {}, {}, #pairs_of > 0 or nil
+  order.turns, order.gone, order.has_turns = {}, {}, #pairs_of > 0 or nil
 end
 
 -- Up to `count` entries that begin after `at` ("-inf": the first), without the first `skipped` of these.
-local function read_turns(lane, at, skipped, count)
+local function read_turns(order, at, skipped, count)
   -- What is not rebased yet comes later.
-  local before = lane.is_rebasing > 0 and '(' .. turn_text(REBASE) or '+inf'
-  return redis.call('ZRANGEBYSCORE', lane.zset, at, before, 'WITHSCORES', 'LIMIT', skipped, count)
+  local before = order.is_rebasing > 0 and '(' .. turn_text(REBASE) or '+inf'
+  return redis.call('ZRANGEBYSCORE', order.zset, at, before, 'WITHSCORES', 'LIMIT', skipped, count)
 end
 
 local function keys_in(entries)
@@ -138,93 +138,94 @@ local function keys_in(entries)
 end
 
 -- Counts newcomers, and reads those that may be served out of order among the next `count`.
-local function read_newcomers(fair, lane, count)
-  local all, newcomers = redis.call('ZCARD', lane.zset), redis.call('ZCOUNT', lane.zset, '-inf', '(0')
-  lane.in_a_row = math.min(MOST_IN_A_ROW, math.ceil((newcomers + 1) / math.max(1, all - newcomers)))
-  lane.others, lane.others_at, lane.others_at_once = {}, 1, math.ceil(count / (lane.in_a_row + 1))
-  lane.latest, lane.latest_at, lane.is_crowd = {}, 1, newcomers > CROWD
-  if lane.is_crowd and (count > 1 or lane.is_last_next == 1) then
+local function read_newcomers(fair, order, count)
+  local all, newcomers = redis.call('ZCARD', order.zset), redis.call('ZCOUNT', order.zset, '-inf', '(0')
+  order.in_a_row = math.min(MOST_IN_A_ROW, math.ceil((newcomers + 1) / math.max(1, all - newcomers)))
+  order.others, order.others_at, order.others_at_once = {}, 1, math.ceil(count / (order.in_a_row + 1))
+  order.latest, order.latest_at, order.is_crowd = {}, 1, newcomers > CROWD
+  if order.is_crowd and (count > 1 or order.is_last_next == 1) then
     local some = math.ceil(count / 2)
-    lane.latest =
-      redis.call('ZRANGE', lane.zset, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, some, 'WITHSCORES')
-    read_keys(fair, keys_in(lane.latest))
+    order.latest =
+      redis.call('ZRANGE', order.zset, '(0', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, some, 'WITHSCORES')
+    read_keys(fair, keys_in(order.latest))
   end
 end
 
 -- Reads from the front again.
-local function read_lane(fair, lane, wanted)
-  write_turns(fair, lane)
+local function read_order(fair, order, wanted)
+  write_turns(fair, order)
   local count = math.max(1, math.min(wanted, MOST_SERVED))
-  lane.entries, lane.at = read_turns(lane, '-inf', 0, count), 1
-  lane.last = tonumber(lane.entries[#lane.entries])
-  lane.is_all = #lane.entries < 2 * count
-  lane.start = lane.start or lane.clock
-  lane.again, lane.first, lane.passed, lane.passed_count = {}, 1, {}, 0
-  if lane.entries[2] and tonumber(lane.entries[2]) < 0 then
-    read_newcomers(fair, lane, count)
+  order.entries, order.at = read_turns(order, '-inf', 0, count), 1
+  order.last = tonumber(order.entries[#order.entries])
+  order.is_all = #order.entries < 2 * count
+  order.start = order.start or order.clock
+  order.again, order.first, order.passed, order.passed_count = {}, 1, {}, 0
+  if order.entries[2] and tonumber(order.entries[2]) < 0 then
+    read_newcomers(fair, order, count)
   end
   if fair.is_limited then
-    read_keys(fair, keys_in(lane.entries))
+    read_keys(fair, keys_in(order.entries))
   end
 end
 
 -- The first key that is no newcomer, and its turn; nil if there is none.
-local function first_of_others(fair, lane)
-  if lane.others_at > #lane.others then
-    lane.others, lane.others_at = read_turns(lane, '0', lane.passed_count, lane.others_at_once), 1
-    read_keys(fair, keys_in(lane.others))
+local function first_of_others(fair, order)
+  if order.others_at > #order.others then
+    order.others, order.others_at = read_turns(order, '0', order.passed_count, order.others_at_once), 1
+    read_keys(fair, keys_in(order.others))
   end
-  local key, at = lane.others[lane.others_at], tonumber(lane.others[lane.others_at + 1])
-  if not key or lane.turns[key] then
+  local key, at = order.others[order.others_at], tonumber(order.others[order.others_at + 1])
+  if not key or order.turns[key] then
     return nil
   end
-  lane.others_at, lane.passed_count, lane.passed[key] = lane.others_at + 2, lane.passed_count + 1, true
+  order.others_at, order.passed_count, order.passed[key] = order.others_at + 2, order.passed_count + 1, true
   return key, at
 end
 
 -- The newcomer that came last, and its turn; nil if all that were read had theirs.
-local function last_newcomer(lane)
-  local key, at = lane.latest[lane.latest_at], tonumber(lane.latest[lane.latest_at + 1])
-  if not key or lane.turns[key] then
+local function last_newcomer(order)
+  local key, at = order.latest[order.latest_at], tonumber(order.latest[order.latest_at + 1])
+  if not key or order.turns[key] then
     return nil
   end
-  lane.latest_at, lane.passed[key] = lane.latest_at + 2, true
+  order.latest_at, order.passed[key] = order.latest_at + 2, true
   return key, at
 end
 
 -- The key whose turn it is, and when its turn began; nil if there is none. The third value tells that it is
 -- out of order.
-local function next_key(fair, lane, wanted)
+local function next_key(fair, order, wanted)
   while true do
-    if lane.at > #lane.entries and lane.again[lane.first] == nil and not lane.is_all then
-      read_lane(fair, lane, wanted)
+    if order.at > #order.entries and order.again[order.first] == nil and not order.is_all then
+      read_order(fair, order, wanted)
     end
-    local key, at, again = lane.entries[lane.at], tonumber(lane.entries[lane.at + 1]), lane.again[lane.first]
+    local key, at = order.entries[order.at], tonumber(order.entries[order.at + 1])
+    local again = order.again[order.first]
     if again and (not key or again.at < at) then
-      lane.first = lane.first + 1
+      order.first = order.first + 1
       return again.key, again.at
     elseif not key then
       return nil
     end
-    if at < 0 and lane.since >= lane.in_a_row then
-      local other, its_turn = first_of_others(fair, lane)
+    if at < 0 and order.since >= order.in_a_row then
+      local other, its_turn = first_of_others(fair, order)
       if other then
         return other, its_turn, true
       end
       -- There is nobody to starve.
-      lane.since = 0
+      order.since = 0
     end
-    if at < 0 and lane.is_crowd and lane.is_last_next == 1 then
-      lane.is_last_next = 0
-      local last, its_turn = last_newcomer(lane)
+    if at < 0 and order.is_crowd and order.is_last_next == 1 then
+      order.is_last_next = 0
+      local last, its_turn = last_newcomer(order)
       if last then
         return last, its_turn
       end
     end
-    lane.at = lane.at + 2
-    if not lane.passed[key] then
-      if at < 0 and lane.is_crowd then
-        lane.is_last_next = 1
+    order.at = order.at + 2
+    if not order.passed[key] then
+      if at < 0 and order.is_crowd then
+        order.is_last_next = 1
       end
       return key, at
     end
@@ -233,20 +234,20 @@ end
 
 -- Of the keys that were served, only those that have another turn before what is not read yet are kept in
 -- order.
-local function come_again(lane, key, at)
-  if not lane.is_all and at > lane.last then
+local function come_again(order, key, at)
+  if not order.is_all and at > order.last then
     return
   end
-  local low, high = lane.first, #lane.again + 1
+  local low, high = order.first, #order.again + 1
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if lane.again[middle].at > at then
+    if order.again[middle].at > at then
       high = middle
     else
       low = middle + 1
     end
   end
-  table.insert(lane.again, low, { key = key, at = at })
+  table.insert(order.again, low, { key = key, at = at })
 end
 
 -- What the member of a message with weight 1 has in its usual place: this is found faster than by a pattern.
@@ -260,70 +261,70 @@ local function round_of(payload)
 end
 
 -- Gives a key that was served its next turn.
-local function note_served(fair, lane, key, at, is_passed, payload)
+local function note_served(fair, order, key, at, is_passed, payload)
   local round = round_of(payload)
   if at < 0 then
-    lane.since = lane.since + 1
-    at, round = lane.start, math.floor(round * ((fair.seed + fair.served) * 0.6180339887 % 1))
+    order.since = order.since + 1
+    at, round = order.start, math.floor(round * ((fair.seed + fair.served) * 0.6180339887 % 1))
   else
-    lane.since = 0
-    if not is_passed and at > lane.clock then
-      lane.clock = at
+    order.since = 0
+    if not is_passed and at > order.clock then
+      order.clock = at
     end
   end
   at = at + math.max(1, round)
-  lane.turns[key] = at
-  count_out(lane, 1)
+  order.turns[key] = at
+  count_out(order, 1)
   fair.served, fair.work = fair.served + 1, fair.work + (fair.is_limited and OF_LIMITED or 1)
   fair.latest = key
-  come_again(lane, key, at)
+  come_again(order, key, at)
 end
 
 -- Takes a key that is at a limit out of the turns. If it has messages, it waits until it is not any more.
-local function stop_key(fair, lane, key, at)
-  lane.gone[#lane.gone + 1] = key
-  lane.turns[key], lane.at_limit[key] = nil, at
+local function stop_key(fair, order, key, at)
+  order.gone[#order.gone + 1] = key
+  order.turns[key], order.at_limit[key] = nil, at
   fair.work = fair.work + LIMITED
 end
 
--- The next message of a lane, at most `wanted` will be asked for; nil if none may be taken.
-local function next_in_turn(fair, lane, wanted)
-  while lane.n > 0 and fair.work < MOST_SERVED and fair.looked_at < MOST_LOOKED_AT do
-    local key, at, is_passed = next_key(fair, lane, wanted)
+-- The next message of an order, at most `wanted` will be asked for; nil if none may be taken.
+local function next_in_turn(fair, order, wanted)
+  while order.n > 0 and fair.work < MOST_SERVED and fair.looked_at < MOST_LOOKED_AT do
+    local key, at, is_passed = next_key(fair, order, wanted)
     if not key then
       return nil
     end
     fair.looked_at = fair.looked_at + 1
-    if fair.is_limited and not lane.at_limit[key] and is_at_limit(fair, key) then
-      stop_key(fair, lane, key, at)
-    elseif not lane.at_limit[key] then
+    if fair.is_limited and not order.at_limit[key] and is_at_limit(fair, key) then
+      stop_key(fair, order, key, at)
+    elseif not order.at_limit[key] then
       -- Another program may have put something else there.
-      local payload = redis.pcall('RPOP', lane.lists .. key)
+      local payload = redis.pcall('RPOP', order.lists .. key)
       if type(payload) == 'string' then
-        note_served(fair, lane, key, at, is_passed, payload)
+        note_served(fair, order, key, at, is_passed, payload)
         return payload
       end
-      lane.gone[#lane.gone + 1], lane.turns[key] = key, nil
+      order.gone[#order.gone + 1], order.turns[key] = key, nil
     end
   end
 end
 
 -- Moves turns back, before their numbers are too great for a whole number of Lua.
-local function rebase(fair, lane)
-  if lane.is_rebasing == 0 and lane.clock <= REBASE then
+local function rebase(fair, order)
+  if order.is_rebasing == 0 and order.clock <= REBASE then
     return
-  elseif lane.is_rebasing == 0 then
-    lane.is_rebasing, lane.clock = 1, lane.clock - REBASE
+  elseif order.is_rebasing == 0 then
+    order.is_rebasing, order.clock = 1, order.clock - REBASE
   end
   work_when_full(fair.base .. 'control')
   local late = turn_text(REBASE)
-  local some = redis.call('ZRANGEBYSCORE', lane.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
-  lane.is_rebasing = #some > 0 and 1 or 0
+  local some = redis.call('ZRANGEBYSCORE', order.zset, late, '+inf', 'WITHSCORES', 'LIMIT', 0, MOST_REBASED)
+  order.is_rebasing = #some > 0 and 1 or 0
   for i = 1, #some, 2 do
     -- Also removed, so that a full Redis allows it.
-    lane.gone[#lane.gone + 1], lane.turns[some[i]] = some[i], tonumber(some[i + 1]) - REBASE
+    order.gone[#order.gone + 1], order.turns[some[i]] = some[i], tonumber(some[i + 1]) - REBASE
   end
-  write_turns(fair, lane)
+  write_turns(fair, order)
 end
 
 -- Nothing is written to it.
@@ -332,7 +333,7 @@ local NOTHING = {}
 local EMPTY =
   { n = 0, clock = 0, since = 0, is_rebasing = 0, arrivals = 0, is_last_next = 0, is_uncounted = 0 }
 
-local function open_lane(fair, step, fields)
+local function open_order(fair, step, fields)
   local found = EMPTY
   if fields['n:' .. step] then
     found = {}
@@ -362,62 +363,62 @@ local function open_lane(fair, step, fields)
   }
 end
 
--- The index of the lane of step 0, or of the first if there is none.
-local function index_of_0(lanes)
-  for index, lane in ipairs(lanes) do
-    if lane.step == '0' then
+-- The index of the order of step 0, or of the first if there is none.
+local function index_of_0(orders)
+  for index, order in ipairs(orders) do
+    if order.step == '0' then
       return index
     end
   end
   return 1
 end
 
--- Reads the lanes of a queue for the `steps`, and, as `strays`, those of other steps: these are no longer
+-- Reads the orders of a queue for the `steps`, and, as `unused`, those of other steps: these are no longer
 -- used, and messages are left in them.
-local function open_lanes(fair, steps)
-  fair.lanes, fair.strays, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
+local function open_orders(fair, steps)
+  fair.orders, fair.unused, fair.served, fair.work, fair.looked_at = {}, {}, 0, 0, 0
   -- All of them: there are no more than seven for each step.
   local found, fields = redis.call('HSCAN', fair.base .. 'fair', '0', 'COUNT', '200')[2], {}
   for i = 1, #found, 2 do
     fields[found[i]] = found[i + 1]
   end
   for index, step in ipairs(steps) do
-    fair.lanes[index] = open_lane(fair, step, fields)
+    fair.orders[index] = open_order(fair, step, fields)
     fields['n:' .. step] = nil
   end
   for name in pairs(fields) do
     local step = string.match(name, '^n:(%d+)$')
     if step then
-      table.insert(fair.strays, open_lane(fair, step, fields))
+      table.insert(fair.unused, open_order(fair, step, fields))
     end
   end
 end
 
--- To be called before something is written (expect.lua). If there are turns, and nothing is said to be sorted
--- in, the count was lost.
-local function expect_turns(fair, lane)
-  expect_right('LPUSH', lane.lists, '')
-  expect_right('ZADD', lane.zset, '0', '')
+-- To be called before something is written (expect.lua). If there are turns, and no message is said to be
+-- sorted, the count was lost.
+local function expect_turns(fair, order)
+  expect_right('LPUSH', order.lists, '')
+  expect_right('ZADD', order.zset, '0', '')
   expect_right('HSET', fair.base .. 'fair', '', '')
-  if redis.call('ZCARD', lane.zset) > 0 and lane.n == 0 then
-    lose_count_of(lane)
+  if redis.call('ZCARD', order.zset) > 0 and order.n == 0 then
+    lose_count_of(order)
   end
 end
 
--- Writes a lane. If it has no messages, nothing is left of it.
-local function close_lane(fair, lane)
-  if lane.n <= 0 then
-    if lane.found ~= EMPTY or lane.is_used then
-      forget_step(fair.base, lane.step)
+-- Writes an order. If it has no messages, nothing is left of it.
+local function close_order(fair, order)
+  if order.n <= 0 then
+    if order.found ~= EMPTY or order.is_used then
+      forget_step(fair.base, order.step)
     end
     return
   end
-  write_turns(fair, lane)
+  write_turns(fair, order)
   local changes = {}
   for _, name in ipairs(STEP_FIELDS) do
-    if lane[name] ~= lane.found[name] then
-      changes[#changes + 1] = name .. ':' .. lane.step
-      changes[#changes + 1] = turn_text(lane[name])
+    if order[name] ~= order.found[name] then
+      changes[#changes + 1] = name .. ':' .. order.step
+      changes[#changes + 1] = turn_text(order[name])
     end
   end
   if #changes > 0 then

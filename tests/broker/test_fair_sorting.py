@@ -183,7 +183,7 @@ class TestSwitching:
         publish(rig, "a", "a0")
         me = rig.consumer()
         assert taken(me, "q") == []
-        # It is sorted in all the same.
+        # It is sorted by key all the same.
         assert rig.ready("q") == []
         LimitStore(rig.store).resume(["q"])
         assert fair.states(["q"]) == [ON]
@@ -191,10 +191,10 @@ class TestSwitching:
 
 
 @pytest.mark.usefixtures("fair")
-class TestStrays:
-    """The steps of a queue were changed, and messages of a step that is no longer used are sorted in."""
+class TestUnusedSteps:
+    """The steps of a queue were changed, and messages of a step that is no longer used are sorted by key."""
 
-    def sort_in(self, rig: Rig) -> Rig:
+    def sort_by_key(self, rig: Rig) -> Rig:
         before = Rig(rig.database, steps=(0, 5))
         publish(before, "a", *numbered("a", 300), step=5)
         publish(before, "b", "b0", step=5)
@@ -205,7 +205,7 @@ class TestStrays:
         return rig
 
     def test_are_taken(self, rig: Rig) -> None:
-        me = self.sort_in(rig).consumer()
+        me = self.sort_by_key(rig).consumer()
         got = ids(take_all(me))
         assert got.index("b0") < 150
         assert [id for id in got if id[0] == "a"] == numbered("a", 300)
@@ -214,11 +214,11 @@ class TestStrays:
     def test_are_found_by_who_has_no_room(self, rig: Rig) -> None:
         publish(rig, "a", "held")
         assert len(taken(rig.consumer(), "q")) == 1
-        look(mover_of(self.sort_in(rig).store, "q"))
+        look(mover_of(self.sort_by_key(rig).store, "q"))
         assert rig.client.hget(rig.store.keys("q").fair, "n:0") == b"301"
 
     def test_at_a_limit_are_taken_later(self, rig: Rig, fair: FairQueues) -> None:
-        self.sort_in(rig)
+        self.sort_by_key(rig)
         fair.limit(["q"], KeyLimits(concurrency=1))
         held = taken(Rig(rig.database, steps=(0, 5)).consumer("before"), "q", limit=5)
         assert sorted(keys_of(held)) == ["a", "b"]
@@ -230,7 +230,7 @@ class TestStrays:
 
 @pytest.mark.usefixtures("fair")
 class TestOthers:
-    def test_who_has_no_room_sorts_in(self, rig: Rig) -> None:
+    def test_who_has_no_room_sorts(self, rig: Rig) -> None:
         publish(rig, "a", "held")
         taken(rig.consumer(), "q", limit=1)
         publish(rig, "a", *numbered("a", 250))
@@ -258,7 +258,7 @@ class TestOthers:
         assert fair.states(["q"]) == [PLAIN]
         assert len(rig.ready("q")) == 450
 
-    def test_a_unique_key_is_held_by_what_is_sorted_in(self, rig: Rig) -> None:
+    def test_a_unique_key_is_held_by_what_is_sorted(self, rig: Rig) -> None:
         unique = UniqueKey("u", DONE)
         assert rig.publish_unique("q", "1", unique) is None
         me = rig.consumer()

@@ -11,7 +11,7 @@ import pytest
 from celery import Task
 
 from kombu_redisdelay.transport.request import _begins
-from kombu_redisdelay.transport.tasks import STRATEGY, Door, keep_from_beginning, note_given_up
+from kombu_redisdelay.transport.tasks import STRATEGY, Gate, keep_from_beginning, note_given_up
 
 TASK = SimpleNamespace(Strategy=STRATEGY)
 
@@ -70,11 +70,11 @@ class Worker:
     def __init__(self) -> None:
         self.executor = ThreadPoolExecutor(1)
         self.ran: list[Any] = []
-        self.door = Door()
+        self.gate = Gate()
         self.begin = self.hand_over
 
     def request(self, message: Any) -> Any:
-        return SimpleNamespace(_message=message, door=self.door)
+        return SimpleNamespace(_message=message, gate=self.gate)
 
     def process_task(self, request: Any) -> None:
         _begins(lambda request, pool: self.begin(request))(request, None)
@@ -87,7 +87,7 @@ def test_nothing_passes_when_it_is_shut() -> None:
     worker = Worker()
     before, after = (worker.request(received()) for _ in range(2))
     worker.process_task(before)
-    worker.door.is_shut = True
+    worker.gate.is_shut = True
     worker.process_task(after)
     worker.executor.shutdown()
     assert worker.ran == [before]
@@ -95,14 +95,14 @@ def test_nothing_passes_when_it_is_shut() -> None:
     assert keep_from_beginning(after._message)
 
 
-@pytest.mark.parametrize("when", ["before the mark", "behind the mark", "in the door", "in the pool"])
+@pytest.mark.parametrize("when", ["before the mark", "behind the mark", "in the gate", "in the pool"])
 def test_a_worker_that_is_told_to_stop_while_a_timer_begins_a_task(when: str) -> None:
     """Without an event loop, timers have a thread of their own. What is given back never runs here."""
     worker, given_back = Worker(), []
 
     def stop(at: str) -> None:
         if at == when:
-            worker.door.is_shut = True
+            worker.gate.is_shut = True
             given_back.append(keep_from_beginning(message))
 
     class Message(SimpleNamespace):
@@ -116,7 +116,7 @@ def test_a_worker_that_is_told_to_stop_while_a_timer_begins_a_task(when: str) ->
                 stop("in the pool")
 
     def process(request: Any) -> None:
-        stop("in the door")
+        stop("in the gate")
         worker.hand_over(request)
 
     message = Message(received_as=TASK)
@@ -129,4 +129,4 @@ def test_a_worker_that_is_told_to_stop_while_a_timer_begins_a_task(when: str) ->
     gate.set()
     worker.executor.shutdown()
     assert given_back == [when in ("before the mark", "in the pool")]
-    assert worker.ran == ([task] if when == "in the door" else [])
+    assert worker.ran == ([task] if when == "in the gate" else [])

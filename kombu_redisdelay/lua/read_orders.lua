@@ -9,7 +9,7 @@
 -- ARGV[3+] the priority step of each ready list
 --
 -- Returns  how many keys wait at a limit; some of these, each followed by its turns; then for each step a
---          list: how many messages are not sorted in, how many keys have a turn, how many of these have no
+--          list: how many messages are not sorted, how many keys have a turn, how many of these have no
 --          messages, how many may not be served now, and the keys that are next
 
 -- include: base
@@ -18,7 +18,7 @@
 local most, most_named, base = tonumber(ARGV[1]), tonumber(ARGV[2]), base_of(KEYS[1])
 local fair = look_at_limits(base)
 
-local function read_lane(door, step)
+local function read_order(unsorted, step)
   local zset = base .. 'turns:' .. step
   local keys = redis.call('ZRANGE', zset, 0, most - 1)
   read_keys(fair, keys)
@@ -32,12 +32,12 @@ local function read_lane(door, step)
       next_keys[#next_keys + 1] = key
     end
   end
-  return { redis.call('LLEN', door), redis.call('ZCARD', zset), empty, at_limit, unpack(next_keys) }
+  return { redis.call('LLEN', unsorted), redis.call('ZCARD', zset), empty, at_limit, unpack(next_keys) }
 end
 
 local limited = base .. 'limited'
 local reply = { redis.call('HLEN', limited), redis.call('HSCAN', limited, '0', 'COUNT', most_named)[2] }
 for i = 2, #KEYS do
-  reply[#reply + 1] = read_lane(KEYS[i], ARGV[i + 1])
+  reply[#reply + 1] = read_order(KEYS[i], ARGV[i + 1])
 end
 return reply
