@@ -160,7 +160,7 @@ class TestWhatItAssumed:
         channel = site.channel()
         publish(channel, "a")
         assert site.redis.ttl("q") == -1
-        Queue("q", expires=3600)(channel).declare()
+        Queue("q", queue_arguments={"x-expires": 3_600_000})(channel).declare()
         publish(channel, "b")
         assert site.redis.ttl("q") > 0
 
