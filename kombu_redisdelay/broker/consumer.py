@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.recovery import HoldingConsumer, Recovery
 from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
@@ -286,7 +286,7 @@ class Consumer:
         for tag, (queue, _) in list(self._failed.items()):
             if tag not in keep:
                 self.requeue(queue, tag)
-        holders = [Holder(queue, self.name, lease_counts=False) for queue in self.membership.queues]
+        holders = [HoldingConsumer(queue, self.name, lease_counts=False) for queue in self.membership.queues]
         outcome = finish(self._recovery.give_back(holders, how, keep))
         return all(returned.holds_none for returned in outcome.values())
 

@@ -157,7 +157,7 @@ def key_of(payload: bytes) -> FairKey:
     return read_key(message) if isinstance(message, dict) else FairKey()
 
 
-class KeyLimits(NamedTuple):
+class StoredKeyLimits(NamedTuple):
     """The limits of keys. ``None`` is no limit; for one key, it is the limit of every key.
 
     Attributes:
@@ -190,7 +190,7 @@ class KeyState(NamedTuple):
     turns: Mapping[int, float]
     is_at_limit: bool
     paused_ms: int | None
-    own: KeyLimits
+    own: StoredKeyLimits
 
 
 def is_fair(store: Store, queue: str) -> bool:
@@ -367,11 +367,11 @@ def _number(text: bytes | None) -> int | None:
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
-def _own_of(text: bytes | None) -> tuple[int | None, KeyLimits]:
+def _own_of(text: bytes | None) -> tuple[int | None, StoredKeyLimits]:
     try:
         paused_ms, concurrency, interval_us, burst = map(float, (text or b"").split())
-        return int(paused_ms) or None, KeyLimits(
+        return int(paused_ms) or None, StoredKeyLimits(
             int(concurrency) or None, interval_us or None, int(burst) or None
         )
     except (ValueError, OverflowError):
-        return None, KeyLimits()
+        return None, StoredKeyLimits()

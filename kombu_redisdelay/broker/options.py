@@ -64,7 +64,7 @@ class KeepFinished:
     age_ms: int
 
 
-class Kind(NamedTuple):
+class OptionKind(NamedTuple):
     """What the value of an option must be.
 
     Attributes:
@@ -77,9 +77,11 @@ class Kind(NamedTuple):
     is_right: Callable[[Any], bool]
     what_is_wrong: Callable[[Any], str] = "not {!r}".format
 
-    def or_none(self) -> Kind:
+    def or_none(self) -> OptionKind:
         expected, is_right, what_is_wrong = self
-        return Kind(f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong)
+        return OptionKind(
+            f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong
+        )
 
     def check(self, option: str, value: object) -> None:
         """
@@ -104,20 +106,20 @@ def _is_some_time(value: object) -> bool:
     return _is_seconds(value) and value != 0
 
 
-def whole(least: int, most: float = math.inf, of: str = "") -> Kind:
+def whole(least: int, most: float = math.inf, of: str = "") -> OptionKind:
     """A whole number from *least* to *most*.
 
     Arguments:
         of: of what, in words, with a space in front.
     """
     expected = f"a whole number{of} from {least}" + (f" to {most}" if most < math.inf else "")
-    return Kind(expected, lambda value: _is_int(value, least, most))
+    return OptionKind(expected, lambda value: _is_int(value, least, most))
 
 
 #: The longest of them is 10^9.
-SECONDS = Kind("a number of seconds from 0", _is_seconds)
-SOME_TIME = Kind("a number of seconds above 0", _is_some_time)
-BOOL = Kind("True or False", lambda value: isinstance(value, bool))
+SECONDS = OptionKind("a number of seconds from 0", _is_seconds)
+SOME_TIME = OptionKind("a number of seconds above 0", _is_some_time)
+BOOL = OptionKind("True or False", lambda value: isinstance(value, bool))
 
 
 def _are_partitions(value: object) -> bool:
@@ -127,7 +129,7 @@ def _are_partitions(value: object) -> bool:
     )
 
 
-def _to_keep(members: Mapping[str, int], expected: str) -> Kind:
+def _to_keep(members: Mapping[str, int], expected: str) -> OptionKind:
     """A dict with some of these *members*, 0 or None."""
 
     def is_member_right(name: object, value: Any) -> bool:
@@ -148,10 +150,10 @@ def _to_keep(members: Mapping[str, int], expected: str) -> Kind:
             return f"and not have {wrong!r} as {name!r}"
         return f"and {name!r} is unknown; known are {', '.join(members)}"
 
-    return Kind(expected, is_right, what_is_wrong)
+    return OptionKind(expected, is_right, what_is_wrong)
 
 
-def _option(default: Any, kind: Kind, was: str = "") -> Any:
+def _option(default: Any, kind: OptionKind, was: str = "") -> Any:
     """A row of :class:`Options`.
 
     Arguments:
@@ -191,7 +193,7 @@ class Options:
     confirm_replicas: int = _option(0, whole(0))
     #: Queue -> over how many partitions it is spread.
     partitions: Mapping[str, int] = _option(
-        {}, Kind(f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions)
+        {}, OptionKind(f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions)
     )
     #: Whether a Celery worker that is told to revoke a task takes it out of the schedule of its queues.
     revoke_scheduled: bool = _option(True, BOOL)

@@ -54,7 +54,7 @@ ENDING_PER_LOOK = 500
 QUEUES_PER_SCRIPT = 10
 
 
-class Holder(NamedTuple):
+class HoldingConsumer(NamedTuple):
     """A consumer that may hold messages of a queue.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Return:
         briefs: of some of those that were lost and went back.
     """
 
-    holder: Holder
+    holder: HoldingConsumer
     tags: list[bytes] = field(default_factory=list)
     ids: Mapping[bytes, str] = field(default_factory=dict)
     given_back: int = 0
@@ -126,14 +126,14 @@ class Recovery:
         self._options = options
 
     def give_back(
-        self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()
-    ) -> RoundTrips[dict[Holder, Returned]]:
+        self, holders: Sequence[HoldingConsumer], how: str, keep: Collection[str] = ()
+    ) -> RoundTrips[dict[HoldingConsumer, Returned]]:
         """Give back what *holders* hold, except the delivery tags in *keep*. Returns the result for each.
 
         Arguments:
             how: "returned" or "lost" (``lua/include/give_back.lua``).
         """
-        outcome: dict[Holder, Returned] = {}
+        outcome: dict[HoldingConsumer, Returned] = {}
         kept = {tag.encode() for tag in keep}
         for first in range(0, len(holders), HOLDERS_AT_ONCE):
             returns = [_Return(holder) for holder in holders[first : first + HOLDERS_AT_ONCE]]
@@ -169,7 +169,7 @@ class Recovery:
             delay_ms: after how many ms they may be delivered again; ``None``: as the option ``retry_wait``
                 says.
         """
-        holder, settled, dead = Holder(queue, consumer, lease_counts=False), 0, 0
+        holder, settled, dead = HoldingConsumer(queue, consumer, lease_counts=False), 0, 0
         left: list[tuple[Argument, str]] = [(tag, "") for tag in tags]
         while left:
             _, keys, args = self._call(holder, left, how, delay_ms, stays=True)
@@ -202,7 +202,7 @@ class Recovery:
 
     def _call(
         self,
-        holder: Holder,
+        holder: HoldingConsumer,
         tags_and_ids: Sequence[tuple[Argument, str]],
         how: str,
         delay_ms: float | None = None,
@@ -364,7 +364,7 @@ class Recoverer:
         ending: Sequence[bytes | int],
         members: Sequence[bytes],
         is_over: Callable[[str], bool],
-    ) -> list[Holder]:
+    ) -> list[HoldingConsumer]:
         # A member that is not the name of a consumer holds nothing.
         names = [member.decode(errors="replace") for member in members]
         lease_ends = {
@@ -375,9 +375,9 @@ class Recoverer:
         holders = []
         for name in dict.fromkeys((*names, *lease_ends)):
             if is_over(process_of(name)):
-                holders.append(Holder(queue, name, lease_counts=False))
+                holders.append(HoldingConsumer(queue, name, lease_counts=False))
             elif name in unrenewed and lease_ends[name] <= now_ms and name != self.name:
-                holders.append(Holder(queue, name, lease_counts=True))
+                holders.append(HoldingConsumer(queue, name, lease_counts=True))
         return holders
 
 
@@ -387,7 +387,7 @@ def _weight(each: _Return) -> int:
     return 4 + len(each.some_tags)
 
 
-def _report_recovered(holder: Holder, returned: Returned) -> None:
+def _report_recovered(holder: HoldingConsumer, returned: Returned) -> None:
     host, pid = host_and_pid(holder.consumer)
     logger.warning(
         "Recovered %d message(s) of queue %r from process %s on %s (consumer %r), because %s%s",

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, KeyLimits, key_of
+from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, StoredKeyLimits, key_of
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.options import Options
@@ -49,9 +49,9 @@ class Allowed:
     burst: int = 1
 
     @property
-    def limits(self) -> KeyLimits:
+    def limits(self) -> StoredKeyLimits:
         interval_us = self.interval and float(self.interval * UNIT_MS * 1000)
-        return KeyLimits(self.concurrency, interval_us, self.burst if self.interval else None)
+        return StoredKeyLimits(self.concurrency, interval_us, self.burst if self.interval else None)
 
 
 @dataclass
