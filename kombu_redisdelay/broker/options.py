@@ -77,7 +77,7 @@ class OptionKind(NamedTuple):
     is_right: Callable[[Any], bool]
     what_is_wrong: Callable[[Any], str] = "not {!r}".format
 
-    def or_none(self) -> OptionKind:
+    def optional(self) -> OptionKind:
         expected, is_right, what_is_wrong = self
         return OptionKind(
             f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong
@@ -177,7 +177,7 @@ class Options:
     visibility_timeout: float = _option(60.0, SOME_TIME)
     #: Failures that a message may have before it is dead-lettered; None for any number. With the default,
     #: and that of retry_wait, that is after two minutes of waiting.
-    delivery_limit: int | None = _option(9, whole(1).or_none())
+    delivery_limit: int | None = _option(9, whole(1).optional())
     #: Seconds that a message waits after its second failure. It waits twice as long after each further one,
     #: up to a minute, or retry_wait if that is longer. After the first failure it does not wait. With 0 it
     #: never does.
@@ -199,7 +199,7 @@ class Options:
     revoke_scheduled: bool = _option(True, BOOL)
     #: Seconds for which a task that a Celery worker does not know waits for one that does. Then it becomes a
     #: dead letter. None: it is discarded at once, as Celery does.
-    unknown_task_wait: float | None = _option(3600.0, SOME_TIME.or_none())
+    unknown_task_wait: float | None = _option(3600.0, SOME_TIME.optional())
     #: How much a queue keeps of tasks that have failed: count, age in seconds, and bytes, each with a
     #: default of its own. None or 0: nothing.
     keep_failed: Mapping[str, float] | int | None = _option(
@@ -218,7 +218,7 @@ class Options:
     message_size_warning: int = _option(LARGE_MESSAGE, whole(0, of=" of bytes"))
     #: Bytes that the message of new work may have. It is not published if it has more. None or 0 for any
     #: number.
-    message_size_limit: int | None = _option(None, whole(0, of=" of bytes").or_none())
+    message_size_limit: int | None = _option(None, whole(0, of=" of bytes").optional())
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:

@@ -156,7 +156,7 @@ def _read(access: Access, looks: Sequence[tuple[State, Look]]) -> Iterator[tuple
                 identity = (queue, content.tag or entry.payload, content.id)
                 yield Identified((state, entry), identity, content.tag is not None, entry.is_sure)
 
-    return without_repetitions(found())
+    return distinct(found())
 
 
 def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
@@ -227,7 +227,7 @@ class Identified(Generic[MessageT]):
     is_sure: bool = True
 
 
-def without_repetitions(found: Iterable[Identified[MessageT]]) -> Iterator[MessageT]:
+def distinct(found: Iterable[Identified[MessageT]]) -> Iterator[MessageT]:
     """The messages, each once. One without a delivery tag may look like another one. It is left out only if
     it may have been read before."""
     known: set[int] = set()

@@ -414,7 +414,7 @@ class Channel(PublishingChannel):
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail, self.intake.settle_rest).start()
+            OrphanKeeper(consumer, self.qos.release(), self.qos.fail, self.intake.settle_rest).start()
         self.close()
 
     def close(self) -> None:
@@ -433,9 +433,9 @@ class Channel(PublishingChannel):
             # kombu has closed its connections, unless an error has ended that.
             self._disconnect_pools()
             self._close_clients()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None:
             if self._has_given_back or not consumer.is_ours:

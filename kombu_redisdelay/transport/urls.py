@@ -84,8 +84,8 @@ _OF_KOMBU = {
         lambda value: isinstance(value, (list, tuple)) and all(map(whole(0).is_right, value)),
     ),
     "queue_order_strategy": OptionKind("round_robin, priority, sorted, or the path of a class", _is_order),
-    "socket_timeout": SECONDS.or_none(),
-    "socket_connect_timeout": SECONDS.or_none(),
+    "socket_timeout": SECONDS.optional(),
+    "socket_connect_timeout": SECONDS.optional(),
 }
 
 
