@@ -46,7 +46,7 @@ local function note(key, field, count)
   end
 end
 
--- Notes that `count` messages were given back, of which `dead` became dead letters. `how` is that of
+-- Notes that `count` messages were given back, of which `dead` became dead letters. `reason` is that of
 -- give_back.lua.
 local function note_given_back(key, reason, count, dead)
   note(key, 'other', count - dead)
