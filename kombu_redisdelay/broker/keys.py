@@ -100,7 +100,9 @@ class RedisKeys:
     fair = _Key("hash", STAYS, "how many messages of a fair queue are sorted by key (lua/include/fair.lua)")
     limited = _Key("hash", GOES, "the keys of a fair queue that are at a limit")
     unacked_keys = _Key("hash", GOES, "consumer and tag -> key of that message, if counted", "unacked-keys")
-    active = _Key("hash", GOES, "key of a fair queue -> how many are unacked, if that is limited")
+    unacked_by_key = _Key(
+        "hash", GOES, "key of a fair queue -> how many are unacked, if that is limited", "active"
+    )
     key_limits = _Key("hash", ITSELF, "key of a fair queue -> its own limits", "key-limits")
     rate_clocks = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used", "tats")
     alarms = _Key("zset", GOES, "key of a fair queue -> when its rate allows the next message")

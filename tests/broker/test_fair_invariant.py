@@ -223,7 +223,7 @@ class FairMachine(RuleBasedStateMachine):
     def who_waits_is_at_a_limit(self) -> None:
         """A key below its limits is in the turns."""
         client, k = self.rig.client, self.rig.store.keys("q")
-        active = client.hgetall(k.active)
+        active = client.hgetall(k.unacked_by_key)
         for _, key in self.limited():
             own, allowed = self.own[key], self.allowed(key)
             is_slow = client.zscore(self.rig.key("q", "alarms"), key) is not None
@@ -491,7 +491,7 @@ class FairMachine(RuleBasedStateMachine):
     def what_is_held_is_counted(self) -> None:
         client, k = self.rig.client, self.rig.store.keys("q")
         holders = client.hgetall(k.unacked_keys)
-        active = {key: int(number) for key, number in client.hgetall(k.active).items()}
+        active = {key: int(number) for key, number in client.hgetall(k.unacked_by_key).items()}
         assert active == Counter(holders.values())
         if self.fair.states(["q"]) == [ON] and client.hexists(k.limits, "key_concurrency"):
             for run in self.runs:

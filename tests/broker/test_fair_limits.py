@@ -632,11 +632,11 @@ class TestTakenBeforeTheLimit:
         rig.ack(busy, "q", held.pop().tag)
         check_fair(rig.store, ["q"], {})
         look_at_all_counted(rig)
-        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert rig.client.hgetall(k.unacked_by_key) == {b"a": str(len(held)).encode()}
         assert rig.client.hlen(k.unacked_keys) == len(held)
         # It was not killed after all.
         finish(killed)
-        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert rig.client.hgetall(k.unacked_by_key) == {b"a": str(len(held)).encode()}
         assert not rig.client.hexists(k.limits, "counting")
 
     def test_what_an_earlier_release_has_left(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
