@@ -79,10 +79,10 @@ def allocator_of(store: Store) -> Allocator:
     """That of the servers. jemalloc, the usual one, if none of them can be asked."""
     for server in store.server.servers():
         try:
-            told = str(server.info("memory").get("mem_allocator", JEMALLOC))
+            allocator = str(server.info("memory").get("mem_allocator", JEMALLOC))
         except (RedisError, OSError):
             continue
-        return Allocator(told.startswith(JEMALLOC))
+        return Allocator(allocator.startswith(JEMALLOC))
     return Allocator()
 
 

@@ -258,13 +258,13 @@ class Channel(PublishingChannel):
     def _handle_message(self, client: Any, r: Any) -> dict[str, Any]:
         """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
         would end."""
-        told: dict[str, Any] = super()._handle_message(client, r)
-        if bytes_to_str(told["type"]).endswith("subscribe"):
+        message: dict[str, Any] = super()._handle_message(client, r)
+        if bytes_to_str(message["type"]).endswith("subscribe"):
             served(self.connection.broker, Asked.LISTEN)
-        has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
-        if has_data and not check_fanout(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
-            told["data"] = None
-        return told
+        has_data = bytes_to_str(message["type"]).endswith("message") and message["data"]
+        if has_data and not check_fanout(bytes_to_str(message["channel"]), str_to_bytes(message["data"])):
+            message["data"] = None
+        return message
 
     # -- waiting, driven by the poller -----------------------------------------------------------------
 

@@ -239,12 +239,12 @@ class ClusterServer:
         for address, indices in packets.items():
             each = sorted((*indices, *keyless))
             try:
-                told = self._server_at(address).call_all(*(commands[index] for index in each))
+                answers = self._server_at(address).call_all(*(commands[index] for index in each))
             except (ConnectionError, TimeoutError) as exc:
                 # The other servers get their commands all the same. Leases would end there, for example.
                 failures.append(exc)
             else:
-                _note(commands, each, told, replies)
+                _note(commands, each, answers, replies)
         if failures:
             self._is_stale = True
             # Raise an error after which something may have been done, if there is one.
@@ -288,8 +288,8 @@ class ClusterServer:
         server = self._server_at(Address(replies[index].host, replies[index].port))
         # Its replicas have to confirm it, too.
         waits = [at for at, command in enumerate(commands) if command[0] == "WAIT"]
-        _, *told = server.call_all(("ASKING",), commands[index], *(commands[at] for at in waits))
-        _note(commands, [index, *waits], told, replies)
+        _, *answers = server.call_all(("ASKING",), commands[index], *(commands[at] for at in waits))
+        _note(commands, [index, *waits], answers, replies)
 
     def _note_relocated(self, ack: Ack) -> None:
         self._relocated.append(ack)
@@ -362,12 +362,14 @@ class _AfterAcks:
 
 
 def _note(
-    commands: Sequence[Command], indices: Sequence[int], told: Sequence[Any], replies: list[Any]
+    commands: Sequence[Command], indices: Sequence[int], answers: Sequence[Any], replies: list[Any]
 ) -> None:
-    """Note what one of the servers has *told*, in reply to the commands at these *indices*."""
-    keyed = [reply for index, reply in zip(indices, told, strict=True) if commands[index][0] not in KEYLESS]
-    has_done_nothing = bool(keyed) and all(isinstance(reply, RELOCATIONS) for reply in keyed)
-    for index, reply in zip(indices, told, strict=True):
+    """Note the *answers* of one of the servers to the commands at these *indices*."""
+    with_keys = [
+        reply for index, reply in zip(indices, answers, strict=True) if commands[index][0] not in KEYLESS
+    ]
+    has_done_nothing = bool(with_keys) and all(isinstance(reply, RELOCATIONS) for reply in with_keys)
+    for index, reply in zip(indices, answers, strict=True):
         if commands[index][0] != "WAIT":
             replies[index] = reply
         elif not has_done_nothing and not isinstance(replies[index], ResponseError):

@@ -272,8 +272,8 @@ class Sentinels:
                 assert self._primary is not None
                 return self._primary
         kind = WrongServer if len(wrong) == len(answers) and all(wrong) else NoPrimaryKnown
-        told = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
-        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({told})")
+        each = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
+        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({each})")
 
     @property
     def primary(self) -> Address:
