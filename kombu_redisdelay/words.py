@@ -79,13 +79,13 @@ def stay(noun: str, count: int, holders: Mapping[str, str]) -> str:
 
 
 def without_message(noun: str, count: int) -> str:
-    """Says how many failed tasks stay as they are because their messages were not kept; empty if none do."""
+    """Says how many stay as they are because their messages are not there; empty if none do."""
     if not count:
         return ""
     stay, were = ("stays", "it was kept without its message, which is")
     if count > 1:
         stay, were = ("stay", "they were kept without their messages, which are")
-    return f"{number_of(count, noun)} {stay}: {were} too large"
+    return f"{number_of(count, noun)} {stay}: {were} too large, or lost"
 
 
 #: What became of a task that is known to have returned, by what was lost.

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.once
 BUDGET = {
     "Python files": 208,
     "scripts": 46,
-    "lines of Lua": 4_880,
-    "lines of broker": 7_050,
+    "lines of Lua": 4_940,
+    "lines of broker": 7_070,
     "lines of cli": 3_100,
     "lines of operations": 8_300,
     "lines of transport": 6_100,

@@ -85,7 +85,8 @@ class Archived:
         name: the name that it has there: its id, unless another one had that before.
         since_ms: when it failed or died, ms since the epoch, with a fraction.
         head: what is noted of its failure, as it is in Redis; empty if it is gone.
-        stored: the message as it is in Redis, with its priority step; empty if it was too large to be kept.
+        stored: the message as it is in Redis, with its priority step; empty if it was too large to be kept,
+            or was lost.
     """
 
     queue: str
@@ -100,7 +101,8 @@ class Archived:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the message was kept, too, so that it can be requeued. That of a dead letter always is."""
+        """Whether the message is there, too, so that it can be requeued. That of a dead letter is always
+        kept, but may have been lost."""
         return bool(self.stored)
 
     @property
@@ -244,23 +246,28 @@ class Archive:
             returned: read only what is listed as having returned. An older release may have left names there
                 of others.
         """
-        self._gather([queue])
-        keys = self._keys(queue)
-        names = keys.returned if returned else keys.names
-        for rows in read_pages(self._store.server, (names, *keys[1:3]), part):
-            yield from self._with_heads(queue, rows)
+        for rows in self._pages(queue, part, returned):
+            for task in self._with_heads(queue, rows):
+                if task.head or task.stored or not returned:
+                    yield task
 
     def heads(self, queue: str, part: Part, returned: bool = False) -> Iterator[list[Row]]:
         """The same, page by page, with the beginnings of their heads in place of messages. This reads much
         less."""
+        return self._pages(queue, part, returned, BEGINNING)
+
+    def _pages(
+        self, queue: str, part: Part, returned: bool, of_heads: int | None = None
+    ) -> Iterator[list[Row]]:
+        """Messages, or so many bytes of their heads. What is lost is empty: it is counted, so it is shown."""
         self._gather([queue])
         keys = self._keys(queue)
-        names = keys.returned if returned else keys.names
-        return read_pages(self._store.server, (names, keys.heads, ""), part, BEGINNING)
+        names, texts = keys.returned if returned else keys.names, keys.heads if of_heads else keys.messages
+        return read_pages(self._store.server, (names, texts, ""), part, of_heads, lost=b"")
 
     def named(self, queue: str, names: Sequence[bytes]) -> dict[bytes, Archived]:
         """Those of *queue* with these names, as far as they are there, by their names."""
-        found = find_all(self._store.server, self._found_by, [queue], names)
+        found = self._find_all([queue], names)
         # A name may be the id of others, too.
         rows = [row for _, name, row in found if row.name == name]
         return {task.name: task for task in self._with_heads(queue, rows)}
@@ -287,7 +294,7 @@ class Archive:
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[Archived]:
         """Those of *queues* with these ids."""
         self._gather(queues)
-        for queue, _, row in find_all(self._store.server, self._found_by, queues, [*map(id_bytes, ids)]):
+        for queue, _, row in self._find_all(queues, [*map(id_bytes, ids)]):
             yield from self._with_heads(queue, [row])
 
     def take_out(
@@ -335,9 +342,12 @@ class Archive:
     def _keys(self, queue: str) -> ArchiveKeys:
         return self._store.keys(queue).archive(self._state)
 
-    def _found_by(self, queue: str) -> tuple[str, str, str]:
-        names, messages, duplicates, *_ = self._keys(queue)
-        return names, messages, duplicates
+    def _find_all(self, queues: Sequence[str], ids: Sequence[bytes]) -> Iterator[tuple[str, bytes, Row]]:
+        def keys(queue: str) -> tuple[str, str, str]:
+            names, messages, duplicates, *_ = self._keys(queue)
+            return names, messages, duplicates
+
+        return find_all(self._store.server, keys, queues, ids, lost=b"")
 
     def _with_heads(self, queue: str, rows: Sequence[Row]) -> Iterator[Archived]:
         if not rows:

@@ -130,20 +130,22 @@ def _details(reason: str) -> str:
     return json.dumps({"text": reason[:LONGEST_TEXT]})
 
 
-def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[None]:
-    """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and what is left of
-    them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
-    failed tasks, these stay: others may keep some."""
-    states = [state for state in ARCHIVED if state != FAILED or options.kept_failed]
+def trim(store: Store, options: Options | None, queues: Sequence[str]) -> RoundTrips[None]:
+    """Drop the failed tasks and dead letters of *queues* that are too old, or too many, and mend what is left
+    of them where Redis has evicted a part, or an older release has taken some out. If this process keeps no
+    failed tasks, these stay: others may keep some. With no *options*, it mends, and drops none."""
+    states = [state for state in ARCHIVED if state != FAILED or options is None or options.kept_failed]
     every = [(queue, state) for queue in queues for state in states]
     looks = (("EXISTS", *store.keys(queue).archive(state)) for queue, state in every)
-    #: Where it goes on to look for those that are gone.
+    #: Where it goes on to look for what is lost or gone.
     left = {each: b"0" for each, exists in zip(every, answers(store.server, looks), strict=True) if exists}
     while left:
         yield
         calls = [_trimming(store, options, *each, cursor) for each, cursor in left.items()]
         done = dict(zip(left, run_each(store.server, calls), strict=True))
         for (queue, state), (_, dropped, _) in done.items():
+            if options is None:
+                continue
             if state != FAILED:
                 report_dropped(options, queue, dropped)
             elif options.kept_failed:
@@ -153,17 +155,18 @@ def trim(store: Store, options: Options, queues: Sequence[str]) -> RoundTrips[No
         }
 
 
-def _trimming(store: Store, options: Options, queue: str, state: str, cursor: bytes) -> ScriptCall:
-    keep = options.kept_failed
-    limits: dict[str, Argument] = {"count": options.dead_letter_limit, "age_ms": "", "bytes": ""}
-    if state == FAILED and keep:
+def _trimming(store: Store, options: Options | None, queue: str, state: str, cursor: bytes) -> ScriptCall:
+    limits: dict[str, Argument] = {"count": "", "age_ms": "", "bytes": ""}
+    if options is not None and state != FAILED:
+        limits["count"] = options.dead_letter_limit
+    elif options is not None and (keep := options.kept_failed):
         limits = {"count": keep.count, "age_ms": keep.age_ms, "bytes": keep.bytes}
     args = TRIM.arguments(
         **limits,
         at_most=TRIMMED_PER_CALL,
         told_from=TOLD_FROM if state == FAILED else "",
         told_every_s=TOLD_EVERY,
-        lost_from=cursor if state == FAILED else "",
+        lost_from=cursor,
     )
     return TRIM, (store.keys(queue).archive(state).names,), args
 
@@ -202,14 +205,13 @@ class OlderLetter:
 
 
 def move_older(
-    store: Store, queues: Sequence[str], refused: Callable[[str, ResponseError], object] | None = None
+    store: Store, queues: Sequence[str], refused: Callable[[str, ResponseError], object]
 ) -> RoundTrips[None]:
     """Move the dead letters of *queues* that a worker of an older release keeps in a list. Any number of
     processes may do this at the same time.
 
     Arguments:
-        refused: called with a queue whose rest is left to the next time, and with the error of the server;
-            ``None`` raises that.
+        refused: called with a queue whose rest is left to the next time, and with the error of the server.
     """
     commands: list[Command] = [("LLEN", store.keys(queue).dead) for queue in queues]
     for queue, count in zip(queues, store.server.call_all(*commands), strict=True):
@@ -218,8 +220,6 @@ def move_older(
             if count:
                 yield from _move_those(store, queue, count)
         except ResponseError as exc:
-            if refused is None:
-                raise
             refused(queue, exc)
 
 

@@ -182,7 +182,12 @@ class Part(NamedTuple):
 
 
 def read_pages(
-    server: Server, keys: Keys, part: Part, longest: int | None = None, texts: Sequence[str] = ()
+    server: Server,
+    keys: Keys,
+    part: Part,
+    longest: int | None = None,
+    texts: Sequence[str] = (),
+    lost: bytes | None = None,
 ) -> Iterator[list[Row]]:
     """The messages of a *part*, page by page.
 
@@ -190,6 +195,7 @@ def read_pages(
         keys: the hash may have something else in place of messages, under the same names.
         longest: how many bytes of each are read, from its beginning; ``None`` for all.
         texts: only messages that contain one of these; in place of others, :attr:`Row.left_out`.
+        lost: what stands for a message that is not there; ``None`` leaves it out.
     """
     low: Argument = "-inf" if part.from_ms is None else part.from_ms
     high: Argument = "+inf" if part.before_ms is None else part.before_ms
@@ -216,22 +222,30 @@ def read_pages(
             until, high, _ = rows[-1]
         elif rows:
             after, low, _ = rows[-1]
-        yield [_row(*row) for row in rows if row[2] is not None]
+        yield [row for each in rows if (row := _row(*each, lost)) is not None]
         size = min(2 * size, MESSAGES_PER_CALL)
 
 
-def _row(name: bytes, at_ms: float, stored: bytes | int) -> Row:
-    return Row(name, at_ms, b"", stored) if isinstance(stored, int) else Row(name, at_ms, stored)
+def _row(name: bytes, at_ms: float, stored: bytes | int | None, lost: bytes | None) -> Row | None:
+    if isinstance(stored, int):
+        return Row(name, at_ms, b"", stored)
+    message = lost if stored is None else stored
+    return None if message is None else Row(name, at_ms, message)
 
 
 def find_all(
-    server: Server, keys: Callable[[str], Keys], queues: Sequence[str], ids: Sequence[bytes]
+    server: Server,
+    keys: Callable[[str], Keys],
+    queues: Sequence[str],
+    ids: Sequence[bytes],
+    lost: bytes | None = None,
 ) -> Iterator[tuple[str, bytes, Row]]:
     """The messages of *queues* with these ids, each with its queue and its id, in the order of the queues and
     ids.
 
     Arguments:
         keys: those of a queue.
+        lost: as in :func:`read_pages`.
     """
     wanted = product(queues, ids)
     while some := list(islice(wanted, IDS_PER_CALL)):
@@ -240,12 +254,13 @@ def find_all(
             while reply:
                 after, *found = reply
                 for name, score, stored in _threes(found):
-                    yield queue, id, Row(name, float(score), stored)
+                    if (row := _row(name, float(score), stored, lost)) is not None:
+                        yield queue, id, row
                 args = (id, after, MESSAGES_PER_CALL, BYTES_PER_CALL)
                 reply = after and FIND(server, keys(queue), args)
 
 
-def _threes(found: Sequence[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
+def _threes(found: Sequence[Any]) -> Iterator[tuple[bytes, bytes, Any]]:
     return zip(found[::3], found[1::3], found[2::3], strict=True)
 
 

@@ -68,6 +68,7 @@ class Unlisted:
         lists: how many lists of keys of a fair queue had no turn.
         sorted_by_key: how many messages are in these.
         scheduled: how many scheduled messages had lost their due times.
+        kept: how many failed tasks and dead letters were not listed.
         is_unknown: whether the queue was not among the known ones.
     """
 
@@ -76,6 +77,7 @@ class Unlisted:
     lists: int = 0
     sorted_by_key: int = 0
     scheduled: int = 0
+    kept: int = 0
     is_unknown: bool = False
 
     def plus(self, other: Unlisted) -> Unlisted:
@@ -85,6 +87,7 @@ class Unlisted:
             self.lists + other.lists,
             self.sorted_by_key + other.sorted_by_key,
             self.scheduled + other.scheduled,
+            self.kept + other.kept,
             self.is_unknown or other.is_unknown,
         )
 

@@ -22,9 +22,9 @@ def command(as_json: bool) -> None:
     """List again what Redis has lost track of.
 
     If keys of ours were deleted or evicted, messages may be left that no key lists any more: what a killed
-    worker held, or messages of a fair queue without a turn. This looks at all keys of the database, and lists
-    such messages again. Workers do it for their queues each hour. Nothing else is changed, so it does not
-    ask.
+    worker held, messages of a fair queue without a turn, failed tasks or dead letters. This looks at all keys
+    of the database, and lists such messages again. Workers do it for their queues each hour. Nothing else is
+    changed, so it does not ask.
     """
     access = connect(Access)
     with busy("Looking at all keys"):
@@ -38,6 +38,7 @@ def command(as_json: bool) -> None:
                 "keys": some.lists,
                 "messages": some.sorted_by_key,
                 "scheduled": some.scheduled,
+                "kept": some.kept,
                 "is_unknown": some.is_unknown,
             }
             for queue, some in sorted(found.queues.items())
@@ -68,5 +69,8 @@ def _said(queue: str, some: Unlisted) -> Iterator[str]:
         if some.scheduled > 1:
             have = "have the ones that they say, or are dead letters"
         yield f"{queue}: {number_of(some.scheduled, 'scheduled message')} without a due time {have}"
+    if some.kept:
+        is_or_are = "is" if some.kept == 1 else "are"
+        yield f"{queue}: {number_of(some.kept, 'kept message')} {is_or_are} listed again"
     if some.is_unknown:
         yield f"{queue} is among the known queues again"

@@ -2,8 +2,8 @@
 -- and then it is good to be able to purge.
 --
 -- KEYS     first lists, then zsets, then others. If they have messages that wait and there are zsets, the
---          first one is the schedule of the queue; of messages that are over, the last key has those that
---          have returned (include/archive.lua)
+--          first one is the schedule of the queue; of messages that are over, the last keys have the groups,
+--          and those that have returned (include/archive.lua)
 -- ARGV[1]  how many lists
 -- ARGV[2]  how many zsets
 -- ARGV[3]  "waiting", or "over"
@@ -13,8 +13,12 @@
 -- include: history
 
 local lists, zsets, is_over = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'over'
-if is_over and redis.call('EXISTS', KEYS[#KEYS]) == 1 then
-  return nil
+if is_over then
+  -- The list of them may have been lost.
+  local has_some = redis.pcall('HEXISTS', KEYS[#KEYS - 1], 'returned') == 1
+  if has_some or redis.call('EXISTS', KEYS[#KEYS]) == 1 then
+    return nil
+  end
 end
 local count = 0
 for i, key in ipairs(KEYS) do

@@ -9,7 +9,7 @@
 -- ARGV[4]  how many bytes, roughly; one message may have more
 --
 -- Returns  the last name that was looked at ("": there are no more); then for each: the name that it has in
---          the schedule, due time, message as it is stored
+--          the schedule, due time, message as it is stored (nil: there is none)
 
 -- include: duplicates
 
@@ -23,11 +23,11 @@ end
 local reply, bytes = { '' }, 0
 for i, member in ipairs(members) do
   local stored, due_ms = redis.call('HGET', KEYS[2], member), redis.call('ZSCORE', KEYS[1], member)
-  if stored and due_ms then
+  if due_ms then
     reply[#reply + 1] = member
     reply[#reply + 1] = due_ms
     reply[#reply + 1] = stored
-    bytes = bytes + #stored
+    bytes = bytes + (stored and #stored or 0)
   end
   if (bytes >= byte_limit and i < #members) or (more and i == #members) then
     reply[1] = member

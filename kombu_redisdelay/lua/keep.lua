@@ -15,7 +15,7 @@
 -- is not added again. A dead letter is kept also by a server that is full, and stays unacked if another
 -- program has written to the keys.
 
--- include: archive
+-- include: archive_keep
 -- include: history
 -- include: leave
 
@@ -39,7 +39,7 @@ local
 -- of bytes would leave no room for others.
 local LARGEST_KEPT = 1024 * 1024
 
-local base, keys = base_of(KEYS[2]), archive_of(KEYS[3])
+local base = base_of(KEYS[2])
 local is_failed = KEYS[3] == base .. 'failed'
 local queue = { base = base, unacked = KEYS[1], counts_keys = counts_keys(base) }
 local message = copy == '' and unacked_message(queue, tag) or copy ~= '' and copied(queue, copy)
@@ -47,13 +47,15 @@ if not message then
   return 0
 end
 
-local stored, now_us = message.stored, clock_us()
+-- What was lost of a task that is known to have returned.
+local stored, now_us, lost = message.stored, clock_us(), string.match(details, '^{"returned": "(%l+)"')
 local over = {
   at_us = now_us,
   id = id,
   tag = tag,
   failures = deliveries(stored, message.start) + tonumber(failed_now),
   details = details,
+  lost = lost,
   stored = stored,
 }
 
@@ -66,29 +68,33 @@ local function leaves()
 end
 
 if not is_failed then
-  expect_to_keep(keys)
+  -- include: dead_letter
+  local archive = archive_of_dead(KEYS[3])
   leaves()
   over.kind = group
   note(KEYS[2], 'dead', 1)
-  return 1 + add_dead_letter(keys, over, count)
+  return 1 + add_dead_letter(archive, over, count)
 end
 
 over.group, over.is_copy = group, copy ~= ''
 over.stored = #stored <= LARGEST_KEPT and stored or ''
-local outcome = are_usable(keys) and keep(keys, over) or REFUSED
+local is_usable, archive = pcall(open_archive, KEYS[3])
+local outcome = is_usable and keep(archive, over) or REFUSED
 leaves()
 if outcome ~= IS_THERE then
   -- It is counted also if it was refused.
-  local lost = string.match(details, '^{"returned": "(%l+)"')
   note(KEYS[2], lost and 'returned' or 'failed_tasks', 1)
   note(KEYS[2], 'continuations', lost == 'continuation' and 1 or 0)
 end
 if outcome ~= KEPT then
   return outcome == REFUSED and -1 or 1
 end
-local _, dropped = trim_archive(keys, limits_of(count, age_ms, bytes), now_us / 1000, MOST_TRIMMED)
+local dropped = keep_within(archive, limits_of(count, age_ms, bytes), now_us / 1000)
 note(KEYS[2], 'failed_dropped', dropped)
-for _, key in pairs(keys) do
-  redis.call('PEXPIRE', key, age_ms)
+for name, key in pairs(archive.keys) do
+  -- Of the groups, it is not known how many there are.
+  if archive[name] ~= 0 then
+    redis.call('PEXPIRE', key, age_ms)
+  end
 end
 return 1 + dropped

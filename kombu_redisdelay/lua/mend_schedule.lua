@@ -16,9 +16,7 @@
 --
 -- Keeps: a message is in exactly one place.
 
--- include: archive
 -- include: expire
--- include: history
 -- include: leave
 
 if ARGV[1] == '0' then
@@ -30,11 +28,13 @@ if ARGV[1] == '0' and redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]
   return { '0', 0, 0, {}, 0 }
 end
 
+-- include: dead_letter
+-- include: history
+
 -- A longer number is no time (broker/members.py).
 local DIGITS = 15
 
-local base, keys = base_of(KEYS[1]), archive_of(KEYS[3])
-expect_to_keep(keys)
+local base, archive = base_of(KEYS[1]), archive_of_dead(KEYS[3])
 local queue = { base = base, schedule = KEYS[1], messages = KEYS[2], duplicates = KEYS[4] }
 local dead, dropped, briefs, scheduled = 0, 0, {}, 0
 
@@ -42,7 +42,7 @@ local function make_dead(id, stored)
   local message = scheduled_message(queue, id, stored)
   leave(message)
   dropped = dropped
-    + add_dead_letter(keys, {
+    + add_dead_letter(archive, {
       -- Without what tells duplicates apart.
       id = string.match(id, '^[^' .. DUPLICATE .. ']*'),
       tag = '-',

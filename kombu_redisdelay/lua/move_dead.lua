@@ -10,12 +10,11 @@
 --
 -- Keeps: a dead letter is in exactly one place. A full server refuses before any was moved.
 
--- include: archive
+-- include: dead_letter
 
 local EACH = 8
 
-local keys, moved = archive_of(KEYS[2]), 0
-expect_to_keep(keys)
+local archive, moved = archive_of_dead(KEYS[2]), 0
 expect_right('RPOP', KEYS[1])
 for i = 1, #ARGV, EACH do
   local entry, start, step, at_us, failures, id, kind, details = unpack(ARGV, i, i + EACH - 1)
@@ -23,7 +22,7 @@ for i = 1, #ARGV, EACH do
     break
   end
   local stored = step .. ':' .. string.sub(entry, start)
-  local outcome, why = keep(keys, {
+  local outcome, why = keep(archive, {
     id = id,
     tag = at_us,
     failures = tonumber(failures),

@@ -13,11 +13,12 @@
 --
 -- Keeps: the message is in exactly one place, or dropped.
 
--- include: archive
+-- include: archive_upkeep
 -- include: arrive
 -- include: history
 
-local keys, now_ms = archive_of(KEYS[1]), clock_us() / 1000
+-- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
+local archive, now_ms = open_archive(KEYS[1]), clock_us() / 1000
 local only_looks, is_requeued = ARGV[1] == 'foresee', ARGV[1] ~= 'drop'
 local queue =
   { base = base_of(KEYS[3]), ready = KEYS[2], wake = KEYS[3], separator = ARGV[2], expires_ms = 0 }
@@ -40,19 +41,17 @@ local function requeue(name, stored)
   expect_ready(message, 'tail')
   local ours = { deliveries = false, lost = false, due = now_ms, unknown = false }
   local payload = with_members(stored, message.start, ours)
-  return remove_kept(keys, name, function()
+  return remove_kept(archive, name, function()
     becomes_ready(message, 'tail', payload, now_ms)
   end)
 end
 
--- Before anything is removed: what is taken out of one of them and not out of all could not be found again.
-expect_archive(keys)
 local reply, requeued = {}, 0
 for i = 3, #ARGV, 3 do
   local name, head, stored = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local done = 0
-  if (redis.call('HGET', keys.heads, name) or '') == head then
-    done = is_requeued and requeue(name, stored) or remove_kept(keys, name)
+  if (redis.call('HGET', archive.keys.heads, name) or '') == head then
+    done = is_requeued and requeue(name, stored) or remove_kept(archive, name)
   end
   requeued = requeued + (is_requeued and done == 1 and 1 or 0)
   reply[#reply + 1] = done
@@ -60,9 +59,7 @@ end
 if only_looks then
   return reply
 end
-if redis.call('ZCARD', keys.index) == 0 then
-  unlink_rest(keys)
-end
+unlink_rest(archive)
 if requeued > 0 then
   note(KEYS[3], 'other', requeued)
   wake(KEYS[3])

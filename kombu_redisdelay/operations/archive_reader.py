@@ -23,7 +23,7 @@ from kombu_redisdelay.operations.content import Content
 from kombu_redisdelay.operations.readers import Cursor, Entry, Look, QueueByQueue, Span
 
 #: Added to the reason of a task that cannot be requeued.
-WITHOUT_MESSAGE = "kept without its message, which is too large"
+WITHOUT_MESSAGE = "kept without its message, which is too large, or lost"
 
 #: Of so many kinds of failures it is known whether they match.
 MOST_KINDS = 1000
@@ -160,15 +160,19 @@ def _entry(state: str, found: Archived) -> Entry:
     )
 
 
+def _reason(found: Archived, noted: str) -> str:
+    return noted if found.is_whole else f"{noted}, {WITHOUT_MESSAGE}"
+
+
 def _known_of_dead(found: Archived) -> Mapping[str, Any]:
-    return {"reason": found.failure.text, "failures": found.failures}
+    return {"reason": _reason(found, found.failure.text), "failures": found.failures}
 
 
 def _known_of_failed(found: Archived) -> Mapping[str, Any]:
     failure = found.failure
     started = failure.started
     return {
-        "reason": failure.error if found.is_whole else f"{failure.error}, {WITHOUT_MESSAGE}",
+        "reason": _reason(found, failure.error),
         "failures": found.failures,
         "error": failure.error,
         "text": failure.text,

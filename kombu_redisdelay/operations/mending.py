@@ -17,6 +17,8 @@ from kombu.utils.json import loads
 from kombu_redisdelay.broker.bindings import Binding, bindings_of, separators
 from kombu_redisdelay.broker.fair_counts import check_fair
 from kombu_redisdelay.broker.fair_keys import iter_keys, sorted_by_key
+from kombu_redisdelay.broker.keeping import trim
+from kombu_redisdelay.broker.keys import ARCHIVED
 from kombu_redisdelay.broker.message import check, eta_ms, message_id
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import finish
@@ -48,7 +50,7 @@ def unlisted(store: Store, names: Collection[str]) -> Found:
 
 def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     """List again what no key lists any more, schedule again what has lost its due time, and count anew what
-    is sorted by key in fair queues where that differs. Returns what was not listed.
+    is sorted by key in fair queues, and what is kept, where that differs. Returns what was not listed.
 
     Arguments:
         declared: queues of the app. The known ones may have been lost, too.
@@ -59,6 +61,9 @@ def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     for name in names:
         if count := give_times(store, options, name):
             found.add(name, Unlisted(scheduled=count))
+        if count := lost_names(store, name):
+            found.add(name, Unlisted(kept=count))
+    finish(trim(store, None, names))
     miscounted_ones = [name for name in names if miscounted(store, name, MOST_KEYS)]
     finish(check_fair(store, miscounted_ones, {}, searched=miscounted_ones))
     return found
@@ -69,6 +74,14 @@ def lost_times(store: Store, name: str) -> int:
     keys = store.keys(name)
     ids, messages = answers(store.server, [("ZCARD", keys.schedule), ("HLEN", keys.messages)])
     return max(0, int(messages - ids))
+
+
+def lost_names(store: Store, name: str) -> int:
+    """How many failed tasks and dead letters of a queue or partition no index lists any more, at least."""
+    archives = [store.keys(name).archive(state) for state in ARCHIVED]
+    looks = ((("HLEN", keys.heads), ("ZCARD", keys.names)) for keys in archives)
+    counts = answers(store.server, [look for both in looks for look in both])
+    return sum(max(0, heads - names) for heads, names in zip(counts[::2], counts[1::2], strict=True))
 
 
 def give_times(store: Store, options: Options, name: str) -> int:

@@ -53,6 +53,11 @@ LEASE_MS = 60_000
 WATCH_SECONDS = 30
 
 
+def never(queue: str, error: Exception) -> None:
+    """For what must not be refused."""
+    raise error
+
+
 def a_failure(id: str, error: str = "KeyError", task: str = "tasks.fail") -> Failure:
     """What a worker notes of a failure of the task with this id."""
     return Failure(id, task, error, "'x'", "Traceback ...", "celery@test", 1, 1.5)
@@ -329,6 +334,8 @@ class Rig:
         assert set(self.client.hkeys(messages)) == set(self.client.hkeys(heads)) == names
         assert set(self.client.zrange(duplicates, 0, -1)) == {name for name in names if b"\x1f" in name}
         counted = {group: int(line.split()[0]) for group, line in self.client.hgetall(groups).items()}
+        for name, key in ((b"duplicates", duplicates), (b"returned", returned)):
+            assert counted.pop(name, 0) == self.client.exists(key)
         assert counted.pop(b"", 0) == sum(len(task.head) + len(task.stored) for task in found)
         groups_of = (f"{task.failure.group} {task.failure.returned}".rstrip() for task in found)
         assert counted == Counter(map(str.encode, groups_of))

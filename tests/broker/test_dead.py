@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REMOVE, REQUEUE, Part
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.operations.stats import queue_stats
-from tests.broker.rig import Rig, dead_letter, payload, take_out, taken, with_count
+from tests.broker.rig import Rig, dead_letter, never, payload, take_out, taken, with_count
 
 
 def letters(rig: Rig) -> list[Archived]:
@@ -351,7 +351,7 @@ class TestOfAnOlderRelease:
             rig.put("q", payload(f"newer {next(numbers)}"))
             [delivery] = taken(me, "q")
             me.discard("q", delivery.tag)
-            maintenance = keeping.move_older(rig.store, ["q"])
+            maintenance = keeping.move_older(rig.store, ["q"], refused=never)
             next(maintenance)
             # In the middle of the move.
             older(rig, payload(f"older {next(numbers)}"))
@@ -366,7 +366,7 @@ class TestOfAnOlderRelease:
     def test_of_two_that_move_them_each_does_some(self, rig: Rig) -> None:
         for number in range(100):
             older(rig, payload(str(number)), 1_700_000_000_000 + number)
-        one, other = (keeping.move_older(rig.new_store(), ["q"]) for _ in range(2))
+        one, other = (keeping.move_older(rig.new_store(), ["q"], refused=never) for _ in range(2))
         for turns in zip_longest(one, other):
             assert set(turns) == {None}
         assert [letter.id for letter in letters(rig)] == list(map(str, range(100)))

@@ -318,7 +318,7 @@ class TestAPartIsGone:
 
     def test_what_is_not_found_any_more_goes(self, rig: Rig) -> None:
         fail_all(rig, "1", "2")
-        rig.client.delete(rig.key("q", "failed"))
+        rig.client.delete(rig.key("q", "failed"), rig.key("q", "failed:heads"))
         finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
         assert rig.client.exists(*rig.store.keys("q").archive(FAILED)) == 0
 

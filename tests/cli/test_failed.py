@@ -267,7 +267,7 @@ def test_one_that_was_kept_without_its_message_stays(site: Site) -> None:
     fail(site, "f1")
     assert "KeyError, no message" in site.text("list", "--state", "failed")
     words = ("requeue", "--state", "failed", "--all")
-    stays = "1 failed task stays: it was kept without its message, which is too large.\n"
+    stays = "1 failed task stays: it was kept without its message, which is too large, or lost.\n"
     assert site.run(*words, "--dry-run").stdout == f"Would requeue 1 failed task, and {stays}"
     result = site.run(*words, "--yes")
     assert (result.exit_code, result.output) == (1, f"Requeued 1 failed task, and {stays}")
@@ -275,7 +275,8 @@ def test_one_that_was_kept_without_its_message_stays(site: Site) -> None:
     result = site.run("requeue", "big")
     assert result.exit_code == 1
     assert result.stderr == (
-        f"big is a failed task in the queue {QUEUE!r}, kept without its message, which is too large\n"
+        f"big is a failed task in the queue {QUEUE!r}, kept without its message, which is too large, "
+        "or lost\n"
     )
 
 

@@ -7,15 +7,18 @@ import json
 import pytest
 from redis.exceptions import NoPermissionError
 
-from kombu_redisdelay.broker.keys import known_queues
+from kombu_redisdelay.broker.archive import Archive
+from kombu_redisdelay.broker.keys import ARCHIVED, known_queues
 from kombu_redisdelay.broker.processes import new_consumer
 from kombu_redisdelay.broker.server.single import SingleServer
 from kombu_redisdelay.operations import mending
 from tests.cli.site import QUEUE, Site, sort_by_key
+from tests.dead import bury
+from tests.failed import keep_failed
 
 Q = ("-Q", QUEUE)
 NOTHING = {
-    **dict.fromkeys(("consumers", "unacked", "keys", "messages", "scheduled"), 0),
+    **dict.fromkeys(("consumers", "unacked", "keys", "messages", "scheduled", "kept"), 0),
     "is_unknown": False,
 }
 
@@ -58,6 +61,23 @@ def test_due_times(site: Site) -> None:
     assert site.text("mend") == (
         "celery: 1 scheduled message without a due time has the one that it says, or is a dead letter\n"
     )
+
+
+def test_failed_tasks_and_dead_letters(site: Site) -> None:
+    keys = site.store.keys(QUEUE)
+    for number in range(3):
+        keep_failed(site.store, QUEUE, f"f{number}", "{}")
+        bury(site.store, QUEUE, "{}", "rejected")
+    # Too old, and too many: none of them goes.
+    site.redis.zadd(keys.dead_index, dict.fromkeys(site.redis.zrange(keys.dead_index, 0, -1), 1))
+    site.redis.delete(keys.failed, keys.dead_groups)
+    assert site.rows("mend") == [{"queue": QUEUE, **NOTHING, "kept": 3}]
+    for state in ARCHIVED:
+        archive = Archive(site.store, state)
+        assert archive.counts([QUEUE]) == [sum(group.count for group in archive.groups(QUEUE))] == [3]
+    assert site.redis.pttl(keys.failed) > 0
+    site.redis.delete(keys.dead_index)
+    assert site.text("mend") == "celery: 3 kept messages are listed again\n"
 
 
 def test_consumers(site: Site) -> None:

@@ -10,8 +10,18 @@
 -- Failures are the deliveries that failed, less those that were lost. A message with `delivery_limit` of them
 -- (0: any number) becomes a dead letter.
 
--- include: archive
+-- Most calls have none that dies: so this is made only if there is one. What it returns adds a dead letter.
+-- It comes first, and includes all for itself: what it would use of the rest costs each call.
+local function for_dead_letters(queue)
+  -- include: dead_letter
+  local archive = archive_of_dead(queue.dead)
+  return function(over)
+    return add_dead_letter(archive, over, queue.dead_limit)
+  end
+end
+
 -- include: arrive
+-- include: brief
 -- include: history
 -- include: retry_wait
 
@@ -84,19 +94,18 @@ local function give_back(tag, id, reason, queue, done)
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
-    local keys = archive_of(queue.dead)
-    expect_to_keep(keys)
+    done.add_dead = done.add_dead or for_dead_letters(queue)
     leave(message)
     done.dead = done.dead + 1
     done.dropped = done.dropped
-      + add_dead_letter(keys, {
+      + done.add_dead({
         id = id,
         tag = tag,
         failures = count,
         kind = 'delivery-limit',
         details = '{"text": "delivery limit of ' .. queue.delivery_limit .. ' reached"}',
         stored = stored,
-      }, queue.dead_limit)
+      })
     add_brief(done.briefs, stored)
     is_over(message, now_ms)
   elseif where == 'later' then
