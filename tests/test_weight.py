@@ -13,14 +13,14 @@ pytestmark = pytest.mark.once
 
 #: What ``python -m tools.weight`` prints, at most; lines with some room.
 BUDGET = {
-    "Python files": 208,
+    "Python files": 209,
     "scripts": 46,
     "lines of Lua": 4_940,
     "lines of broker": 7_070,
-    "lines of cli": 3_100,
+    "lines of cli": 3_000,
     "lines of operations": 8_300,
     "lines of transport": 6_100,
-    "lines of web": 2_200,
+    "lines of web": 2_160,
     "files of broker that name unique": 7,
     "files of transport that name unique": 3,
     "scripts that name unique": 3,

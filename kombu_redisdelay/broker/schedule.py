@@ -86,7 +86,7 @@ class Scheduled:
 #: What lua/reschedule.lua says of a message that has to wait for its key.
 _BLOCKED = 2
 
-#: Makes of a message the payload to replace it by, and its due time, in ms since the epoch.
+#: Makes of a message what is stored in place of it, and its due time, in ms since the epoch.
 Target = Callable[[Scheduled], tuple[bytes, float]]
 
 
@@ -183,7 +183,9 @@ class Schedule:
         """Replace *message* by *payload*, which is due at *due_ms*, in ms since the epoch. If that time has
         come, it goes to the tail of its ready list. Returns ``False`` if *message* is not scheduled any more,
         or has changed."""
-        return any(self.reschedule_all(message.queue, [message], lambda _: (payload, due_ms)))
+        return any(
+            self.reschedule_all(message.queue, [message], lambda _: (message.rewritten(payload), due_ms))
+        )
 
     def reschedule_all(
         self,
@@ -210,8 +212,7 @@ class Schedule:
         for some in portions(messages, _size, MOVES_PER_CALL, BYTES_PER_CALL):
             args: list[Argument] = [keys.separator, int(not with_keys), int(is_dry_run)]
             for message in some:
-                payload, due_ms = target(message)
-                args += (message.member, message.stored, message.rewritten(payload), due_ms)
+                args += (message.member, message.stored, *target(message))
             reply = RESCHEDULE(self._store.server, used, args)
             for message, done in zip(some, reply, strict=True):
                 if done == 1:

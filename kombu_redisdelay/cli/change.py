@@ -12,14 +12,7 @@ import click
 from kombu_redisdelay.cli.broker import connect
 from kombu_redisdelay.cli.choosing import changing, selected_for_change
 from kombu_redisdelay.cli.echo import confirm, echo, echo_all
-from kombu_redisdelay.cli.options import (
-    MomentType,
-    RateType,
-    Seconds,
-    dry_run_option,
-    json_option,
-    yes_option,
-)
+from kombu_redisdelay.cli.options import dry_run_option, json_option, option_of, yes_option
 from kombu_redisdelay.cli.outcome import exit_unless_done, show_done
 from kombu_redisdelay.cli.output import busy, counting
 from kombu_redisdelay.cli.stopping import stopping
@@ -30,35 +23,8 @@ from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.verbs import REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
 from kombu_redisdelay.words import first_of, number_of, run_again, with_object
 
-#: What a verb asks for -> its option.
-ASKED: dict[str, Callable[..., Any]] = {
-    "countdown": click.option(
-        "--countdown", type=Seconds(), help="Time from now: 90, 90s, 10m, 2h, 3d or 1w."
-    ),
-    "eta": click.option("--eta", type=MomentType(), help="A moment in ISO 8601, such as 2027-01-01T09:00."),
-    "by": click.option("--by", type=Seconds(signed=True), help="Shift each by this time: 2h, or -30m."),
-    "over": click.option(
-        "--over",
-        type=Seconds(),
-        help="Spread them evenly over this time, which begins at --countdown, --eta or now.",
-    ),
-    "rate": click.option(
-        "--rate",
-        type=RateType(),
-        help="Requeue failed tasks slowly, such as 10/s or 100/m. Stops when too many fail again.",
-    ),
-    "terminate": click.option("--terminate", is_flag=True, help="Also end tasks that run (prefork)."),
-    "mark_revoked": click.option(
-        "--mark-revoked", is_flag=True, help="Also set the state REVOKED in the app's result backend."
-    ),
-}
-
-
 #: The errors that are named where none matches.
 MOST_ERRORS = 10
-
-#: What a verb asks for -> a second question before it is done.
-WARNINGS = {"terminate": "Some of them may run. End these in the middle of what they do?"}
 
 
 def commands() -> dict[str, click.Command]:
@@ -73,7 +39,7 @@ def _command(verb: Verb) -> click.Command:
     limit_option = click.option("--limit", type=click.IntRange(1), help="At most this number of messages.")
     options = [
         changing(verb.states),
-        *(ASKED[name] for name in verb.asks),
+        *map(option_of, verb.options),
         limit_option,
         yes_option,
         dry_run_option,
@@ -84,13 +50,10 @@ def _command(verb: Verb) -> click.Command:
     status = "With ids, the exit status is 1 if it could not be done to one of them."
     if any(how.foresee for how in verb.how.values()):
         status += " It is also 1 if messages stay, for example because others hold their unique keys."
-    if "rate" in verb.asks:
-        status += " With --rate, it is 1 if too many have failed again, and 130 after Ctrl-C."
+    for each in verb.options:
+        if each.stops_if:
+            status += f" With {each.option}, it is 1 if {each.stops_if}, and 130 after Ctrl-C."
     first_sentence = f"{verb.help.partition('.')[0]}."
-    if "mark_revoked" in verb.asks:
-        status += (
-            " With --mark-revoked, it is 1 if the result backend could not be told, and 130 after Ctrl-C."
-        )
     decorate = click.command(
         verb.name.replace("_", "-"), help=f"{verb.help}\n\n{status}", short_help=first_sentence
     )
@@ -130,12 +93,13 @@ def _change(
             if found.run_again:
                 echo(f"{run_again(found.run_again)}.", err=True)
             confirm(f"{with_object(title, _what(verb, selection, found.count))}{at_rate}?")
-        for name in WARNINGS:
-            if asked.get(name) and not yes:
-                confirm(WARNINGS[name])
+        given = [each for each in verb.options if asked.get(each.name)]
+        for each in given:
+            if each.warning and not yes:
+                confirm(each.warning)
         total, is_one = found.count if found else None, len(selection.ids or ()) == 1
         with counting(verb.doing.capitalize(), total, is_one=is_one) as show:
-            if is_slow or asked.get("mark_revoked"):
+            if any(each.stops_if for each in given):
                 with stopping() as stop:
                     done = change(selection, progress=show, stop=stop, **asked)
             else:
@@ -153,9 +117,9 @@ def _change(
 
 def _as_options(error: str, verb: Verb) -> str:
     """*error*, with the arguments of the verb written as options."""
-    names = "|".join(verb.asks)
-    pattern = rf"(?<!\w)({names})(?!\w)"
-    return re.sub(pattern, lambda found: f"--{found[1].replace('_', '-')}", error) if names else error
+    options = {each.name: each.option for each in verb.options}
+    pattern = rf"(?<!\w)({'|'.join(options)})(?!\w)"
+    return re.sub(pattern, lambda found: options[found[1]], error) if options else error
 
 
 def _show(verb: Verb, selection: Selection, done: Done, messages: Messages, as_json: bool) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from kombu_redisdelay.cli.options import FunctionT, TimeType, every_option, queues_option
+from kombu_redisdelay.cli.options import FunctionT, Typed, every_option, queues_option
 from kombu_redisdelay.operations.filters import FILTERS, Filter
+from kombu_redisdelay.operations.parameters import TIME
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FINISHED, State
 
@@ -59,8 +60,8 @@ def selecting(states: Sequence[str]) -> Callable[[FunctionT], FunctionT]:
             ),
             *(_filter_option(each) for each in FILTERS if each.may_match(states)),
             click.option("--expired", is_flag=True, help="Only tasks that have expired."),
-            click.option("--before", type=TimeType(), help=f"Only with a time before this: {_DISTANCES}."),
-            click.option("--after", type=TimeType(), help="Only with this time, or a later one."),
+            click.option("--before", type=Typed(TIME), help=f"Only with a time before this: {_DISTANCES}."),
+            click.option("--after", type=Typed(TIME), help="Only with this time, or a later one."),
         ]
         for option in reversed(options):
             command = option(command)

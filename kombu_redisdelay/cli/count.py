@@ -28,7 +28,7 @@ from kombu_redisdelay.operations.failed_tasks import FailureGroup
 from kombu_redisdelay.operations.fair import shown_key
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED, FINISHED, STATES
+from kombu_redisdelay.operations.states import ARCHIVED, FAILED, FINISHED, STATES, State
 from kombu_redisdelay.words import when
 
 #: What messages can be counted by.
@@ -61,8 +61,9 @@ _ONLY_IN = {"error": FAILED, "returned": FAILED, "tries": FAILED, "outcome": FIN
 def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Count messages, also by task, queue and more.
 
-    Redis knows the number in each state, and the number of failed tasks by task and error. To count by
-    anything else, the command reads all messages: a million takes minutes.
+    Redis knows the number in each state, and the number of failed tasks and of dead letters by task and
+    error, which is the kind of reason of a dead letter. To count by anything else, the command reads all
+    messages: a million takes minutes.
     """
     selection = _where_they_are(selected(options), kinds)
     states = states_of(selection)
@@ -74,7 +75,7 @@ def command(kinds: tuple[str, ...], as_json: bool, **options: Any) -> None:
         elif kinds == ("state",):
             counts = {(each.name,): messages.count(replace(selection, state=each.name)) for each in states}
         elif is_of_failures(selection, kinds):
-            show_failures(messages.failures(selection), kinds, as_json)
+            show_failures(messages.failures(selection), states[0], kinds, as_json)
             return
         else:
             counts = dict(messages.tally(selection, kinds).most_common())
@@ -107,11 +108,15 @@ def _cell(kind: str, value: Any) -> str:
 
 
 def is_of_failures(selection: Selection, kinds: tuple[str, ...]) -> bool:
-    """Whether failed tasks are counted by task and exception: then it is known since when they fail."""
-    return selection.state == (FAILED,) and sorted({*kinds} - {"returned"}) == ["error", "task"]
+    """Whether failed tasks are counted by task and exception, or dead letters by task and kind of reason:
+    then it is known since when they fail."""
+    is_over = selection.state in [(state,) for state in ARCHIVED]
+    return is_over and sorted({*kinds} - {"returned"}) == ["error", "task"]
 
 
-def show_failures(groups: Sequence[FailureGroup], kinds: tuple[str, ...], as_json: bool) -> None:
+def show_failures(
+    groups: Sequence[FailureGroup], state: State, kinds: tuple[str, ...], as_json: bool
+) -> None:
     kinds = tuple(kind for kind in kinds if kind != "returned")
     if as_json:
         show_json(
@@ -125,7 +130,7 @@ def show_failures(groups: Sequence[FailureGroup], kinds: tuple[str, ...], as_jso
             for group in groups
         )
     elif not groups:
-        echo("No failed tasks found.", err=True)
+        echo(f"No {state.described}s found.", err=True)
     else:
         now = datetime.now(timezone.utc)
         rows = table(

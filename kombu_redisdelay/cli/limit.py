@@ -11,7 +11,7 @@ import click
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli.broker import Target, changing, connect, targets, tell_of_keys
 from kombu_redisdelay.cli.echo import echo
-from kombu_redisdelay.cli.options import force_option, json_option, keys_option, queues_option
+from kombu_redisdelay.cli.options import force_option, json_option, keys_option, option_of, queues_option
 from kombu_redisdelay.cli.output import show_json
 from kombu_redisdelay.cli.queues import in_a_line, limits_of_keys
 from kombu_redisdelay.operations import fair, limits
@@ -19,21 +19,7 @@ from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.app_tasks import import_tasks
 from kombu_redisdelay.operations.doctor.limits import check_early_acks
 from kombu_redisdelay.operations.fair import KeyLimits
-from kombu_redisdelay.operations.limits import LIMIT_FIELDS, LIMIT_KINDS, UNCHANGED, QueueLimits, in_words
-
-
-class LimitType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A limit, or ``none``. The operations check the rest."""
-
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value == "none":
-            return None
-        return int(value) if value.isascii() and value.isdecimal() else value
-
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS, LIMIT_KINDS, QueueLimits, in_words
 
 #: What --clear changes.
 _NONE = {kind.name: None for kind in LIMIT_KINDS}
@@ -42,7 +28,7 @@ _NONE = {kind.name: None for kind in LIMIT_KINDS}
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for each limit."""
     for each in reversed(LIMIT_FIELDS):
-        command = click.option(each.option, type=LimitType(), default=UNCHANGED, help=each.help)(command)
+        command = option_of(each)(command)
     return command
 
 
@@ -69,7 +55,7 @@ def command(
     --per-key limits each key of a fair queue. --key gives one key limits of its own in place of these; one
     that is none is as for each key: to free a key from it, give a large number. `keys` shows them.
     """
-    changes = {name: value for name, value in given.items() if value is not UNCHANGED}
+    changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
     if clear and changes:
         raise click.UsageError("Give limits or --clear, not both. To clear one, give it as none.")
     if not clear and not changes:

@@ -1,23 +1,16 @@
-"""Options that several commands share, and the types of their values."""
+"""Options that several commands share, and those of parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone, tzinfo
+from datetime import timezone, tzinfo
 from typing import Any, TypeVar
 
 import click
 
-from kombu_redisdelay.broker.limits import interval_us
 from kombu_redisdelay.operations.fair import NO_KEY, checked_key, written_key
 from kombu_redisdelay.operations.message import ARGUMENTS
-from kombu_redisdelay.operations.typed import (
-    Time,
-    parse_distance,
-    parse_moment,
-    parse_shift,
-    parse_time,
-)
+from kombu_redisdelay.operations.parameters import FLAG, Parameter, ParameterType
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -86,60 +79,25 @@ def arguments_option(default: str) -> Callable[[FunctionT], FunctionT]:
     )
 
 
-class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A distance from now, or a moment. Without an offset, a moment is in the app's timezone."""
+class Typed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """What is read as a type of parameters says. Without an offset, a moment is in the app's timezone."""
 
-    name = "time"
+    def __init__(self, type: ParameterType) -> None:
+        self.name, self._read = type
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Time:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return parse_time(value, _timezone(ctx)) if isinstance(value, str) else value
+            return self._read(value, _timezone(ctx)) if isinstance(value, str) else value
         except ValueError as exc:
             self.fail(str(exc))
 
 
-class MomentType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A time in ISO 8601. Without an offset, it is in the app's timezone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            return parse_moment(value, _timezone(ctx)) if isinstance(value, str) else value
-        except ValueError as exc:
-            self.fail(str(exc))
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A length of time (90, 90s, 10m, 2h, 3d, 1w), in seconds.
-
-    Arguments:
-        signed: whether it may have a sign: +2h, -30m.
-    """
-
-    name = "seconds"
-
-    def __init__(self, *, signed: bool = False) -> None:
-        self._parse = parse_shift if signed else parse_distance
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return self._parse(value).total_seconds() if isinstance(value, str) else value
-        except ValueError as exc:
-            self.fail(str(exc))
-
-
-class RateType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number of messages in a time: 10/s, 100/m, 1000/h."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            interval_us(value)
-        except ValueError as exc:
-            self.fail(str(exc))
-        return str(value)
+def option_of(parameter: Parameter) -> Callable[[FunctionT], FunctionT]:
+    """The option that asks for *parameter*."""
+    if parameter.type is FLAG:
+        return click.option(parameter.option, is_flag=True, help=parameter.help)
+    type, is_required = Typed(parameter.type), parameter.is_required
+    return click.option(parameter.option, type=type, required=is_required, help=parameter.help)
 
 
 def _timezone(context: click.Context | None) -> tzinfo:

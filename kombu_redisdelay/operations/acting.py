@@ -137,7 +137,7 @@ class Action:
         if verb.needs_state and selection.ids is None and selection.state is None:
             known = " or ".join(verb.states)
             raise ValueError(f"which state? To {verb.name} messages other than by their ids, say {known}")
-        self._prepared = verb.prepare(store, **asked)
+        self._prepared = verb.prepared(store, asked)
         self._store = store
         self._so_far = Progress(progress)
         self.by_id: Counter[str] = Counter(dict.fromkeys(selection.ids or (), 0))

@@ -1,16 +1,19 @@
-"""What messages are after a verb: when a scheduled one is due, and that a failed task was never tried."""
+"""How messages change: when a scheduled one is due, and that a failed task was never tried."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import count
-from math import nextafter
+from math import inf, nextafter
 from typing import Any
 
+from kombu_redisdelay.broker.archive import Archived
 from kombu_redisdelay.broker.message import (
     DELIVERY_COUNT_HEADER,
     ETA_HEADER,
@@ -19,14 +22,17 @@ from kombu_redisdelay.broker.message import (
     REQUEUED_HEADER,
     from_ms,
 )
-from kombu_redisdelay.broker.schedule import Scheduled, Target
+from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.broker.unacked import having_unique_keys
 from kombu_redisdelay.operations.access import moment_ms
 from kombu_redisdelay.operations.content import with_due, without_due
-from kombu_redisdelay.operations.typed import parse_moment, parse_shift
+from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
 
-#: From which due time on and before which one, in ms since the epoch; ``None`` is no limit.
-Span = tuple[float | None, float | None]
+#: Called with a message that stays as it is because another one holds its unique key, and with the id of that
+#: one if it is known; or with a failed task that was kept without its message. It may be called twice with a
+#: message.
+Stays = Callable[[Scheduled | Archived, str | None], object]
 
 #: The due time of what is to be delivered now.
 NOW_MS = 0.0
@@ -76,8 +82,8 @@ class Move:
 
     def _to(self, message: Scheduled, due_ms: float) -> tuple[bytes, float]:
         if due_ms <= NOW_MS:
-            return without_due(message.payload), NOW_MS
-        return with_due(message.payload, due_ms, self.now_ms), due_ms
+            return message.rewritten(without_due(message.payload)), NOW_MS
+        return message.rewritten(with_due(message.payload, due_ms, self.now_ms)), due_ms
 
     def spans(self, span: Span) -> Iterator[Span]:
         """Parts of a *span* of due times. A message that has got the new due time is in no later part."""
@@ -105,10 +111,8 @@ def moving_to(
         return Move(None, _ms("by", by), now_ms=now_ms)
     if over is not None and countdown is eta is None:
         countdown = 0
-    if isinstance(countdown, (str, timedelta)):
+    if isinstance(countdown, timedelta):
         countdown = _ms("countdown", countdown) / 1000
-    if isinstance(eta, str):
-        eta = parse_moment(eta, None)
     due_ms = new_due_ms(now_ms, countdown, eta)
     if due_ms + over_ms > LATEST_MS:
         raise ValueError("over must end before the year 10000")
@@ -121,8 +125,6 @@ def _ms(name: str, value: Any) -> float:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, str):
-        value = parse_shift(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -163,6 +165,92 @@ def new_due_ms(now_ms: float, countdown: Any, eta: object) -> float:
             f"not {countdown!r}"
         )
     return now_ms + float(countdown) * 1000
+
+
+def with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Have *do* do it to messages as the broker has them. It keeps their order."""
+    waiting: deque[Entry] = deque()
+
+    def raw() -> Iterator[Any]:
+        for entry in entries:
+            waiting.append(entry)
+            yield entry.raw
+
+    for done in do(raw()):
+        while (entry := waiting.popleft()).raw is not done:
+            pass
+        yield entry
+
+
+def reschedule(
+    store: Store,
+    name: str,
+    entries: Iterable[Entry],
+    target: Target,
+    stays: Stays,
+    *,
+    is_dry_run: bool = False,
+) -> Iterator[Entry]:
+    def stay(message: Scheduled) -> None:
+        stays(message, None)
+
+    def free() -> Iterator[Entry]:
+        # What waits for its unique key is due when that is free, and at no other time.
+        for entry in entries:
+            if entry.raw.is_blocked:
+                stay(entry.raw)
+            else:
+                yield entry
+
+    move = partial(Schedule(store).reschedule_all, name, target=target, stays=stay, is_dry_run=is_dry_run)
+    return with_raw(move, free())
+
+
+def reschedule_ids(store: Store, name: str, ids: Sequence[str], move: Move, stays: Stays) -> list[int]:
+    schedule = Schedule(store)
+    by_id = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
+    found = [pair for pair in by_id if not pair[1].is_blocked]
+    waiting = [message for _, message in by_id[len(found) :]]
+    messages, target = [message for _, message in found], move.target(lambda: len(found))
+    moved = {each.member for each in schedule.reschedule_all(name, messages, target, stays=waiting.append)}
+    for message in waiting:
+        stays(message, None)
+    counts = dict.fromkeys(ids, 0)
+    for id, message in found:
+        counts[id] += message.member in moved or _move_again(schedule, message, target)
+    return list(counts.values())
+
+
+def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
+    """Move a message that has been delivered, or that another program has changed meanwhile. One that has not
+    changed would have to wait for its unique key."""
+    again = schedule.reread(message)
+    while again is not None and not again.is_blocked and again.stored != message.stored:
+        if any(schedule.reschedule_all(again.queue, [again], target)):
+            return True
+        message, again = again, schedule.reread(again)
+    return False
+
+
+def foresee_rescheduled(
+    store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, move: Move
+) -> None:
+    # Those that wait for their keys have no due time, and are the last ones.
+    for entry in filter(matches, ScheduledReader().read(store, replace(look, span=(inf, None)))):
+        if entry.raw.is_blocked:
+            stays(entry.raw, None)
+    if not move.may_be_now:
+        return
+    target, now_ms = move.target(lambda: 1), store.now_ms()
+    for name in having_unique_keys(store, look.names):
+        found = ScheduledReader().read(store, replace(look, names=[name]))
+        keyed = (
+            entry
+            for entry in filter(matches, found)
+            if not entry.raw.is_blocked and entry.content.unique and target(entry.raw)[1] <= now_ms
+        )
+        for _ in reschedule(store, name, keyed, lambda each: (each.stored, 0), stays, is_dry_run=True):
+            pass
 
 
 #: Where the embedded part of a body is, and how many parts a body has.

@@ -1,5 +1,5 @@
-"""Failed tasks: of which kinds they are, how they are requeued at a rate, and whether one that fails again is
-kept."""
+"""What has failed or died: its kinds; how failed tasks are requeued at a rate; whether one that fails again
+is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kombu_redisdelay.operations.access import Access
 from kombu_redisdelay.operations.acting import Action, Done
 from kombu_redisdelay.operations.pace import Pace, Tell
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.states import FAILED, State
+from kombu_redisdelay.operations.states import ARCHIVED, FAILED, State
 from kombu_redisdelay.operations.stats import queue_stats
 from kombu_redisdelay.operations.verbs import REQUEUE_SLOWLY
 from kombu_redisdelay.public import public
@@ -23,11 +23,12 @@ from kombu_redisdelay.public import public
 @public
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failed tasks of one name, with one class of exceptions.
+    """Failed tasks of one name, with one class of exceptions; or dead letters, with one kind of reasons.
 
     Attributes:
         task: name of the task.
-        error: name of the class of the exception.
+        error: name of the class of the exception; the kind of the reason of dead letters, a word, such as
+            "delivery-limit".
         count: how many are kept.
         first: when the first one failed, in UTC. It may have been dropped, requeued or removed since.
         last: when the last one failed.
@@ -49,17 +50,14 @@ class FailureGroup:
 
 def failure_groups(access: Access, selection: Selection) -> list[FailureGroup]:
     """See :meth:`kombu_redisdelay.Messages.failures`."""
-    states = selection.states((FAILED,))
-    if not states:
-        return []
-    if selection.is_whole:
-        return together(_counted(access, selection))
-    return together(_read(access, selection, states[0]))
+    states = selection.states((FAILED,) if selection.state is None else ARCHIVED)
+    groups = _counted if selection.is_whole else _read
+    return together(group for state in states for group in groups(access, selection, state))
 
 
-def _counted(access: Access, selection: Selection) -> Iterator[FailureGroup]:
+def _counted(access: Access, selection: Selection, state: State) -> Iterator[FailureGroup]:
     """Those that Redis counts in each queue."""
-    tasks = Archive(access.store, FAILED)
+    tasks = Archive(access.store, state.name)
     names = reading.names(access, selection)
     for name, count in zip(names, tasks.counts(names), strict=True):
         for group in tasks.groups(name) if count else ():

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kombu_redisdelay.broker import fair_keys
 from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyState, check_key, fair_key_of
@@ -17,9 +16,12 @@ from kombu_redisdelay.broker.limits import FairQueues, Limits
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.server.wire import answers
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.operations.limits import UNCHANGED, Unchanged, kinds_set, rates, shares
+from kombu_redisdelay.operations.limits import AnyLimits, LimitChanges, changed_of_key
 from kombu_redisdelay.operations.typed import fits
 from kombu_redisdelay.public import public
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Stands for the key of messages without one: no key has quotation marks.
 NO_KEY = '""'
@@ -27,7 +29,7 @@ NO_KEY = '""'
 
 @public
 @dataclass(frozen=True, slots=True)
-class KeyLimits:
+class KeyLimits(AnyLimits):
     """The limits of every key of a fair queue, or of one key. They hold for all workers together.
 
     Attributes:
@@ -40,15 +42,7 @@ class KeyLimits:
         is_own: whether this key has a limit or a pause of its own. What it has not, is as for every key.
     """
 
-    rate: str | None = None
-    burst: int | None = None
-    concurrency: int | None = None
-    paused_since: datetime | None = None
     is_own: bool = False
-
-    @property
-    def is_limited(self) -> bool:
-        return bool(kinds_set(self))
 
 
 #: Those of a key that has none of its own.
@@ -157,34 +151,19 @@ def limits_of_state(every: fair_keys.StoredKeyLimits, state: KeyState) -> KeyLim
     return key_limits(counting, state.paused_ms, is_own)
 
 
-def limit_keys(
-    store: Store,
-    queue: str,
-    *,
-    rate: str | float | Unchanged | None = UNCHANGED,
-    burst: int | Unchanged | None = UNCHANGED,
-    concurrency: int | Unchanged | None = UNCHANGED,
-) -> None:
+def limit_keys(store: Store, queue: str, **changes: Unpack[LimitChanges]) -> None:
     """Change the limits of every key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_keys`."""
     fair, names = FairQueues(store), store.partitions.names(queue)
     [before] = fair.limits(names[:1])
-    fair.limit(names, _changed(before, rate, burst, concurrency))
+    fair.limit(names, changed_of_key(before, changes))
 
 
-def limit_key(
-    store: Store,
-    queue: str,
-    key: str,
-    *,
-    rate: str | float | Unchanged | None = UNCHANGED,
-    burst: int | Unchanged | None = UNCHANGED,
-    concurrency: int | Unchanged | None = UNCHANGED,
-) -> None:
+def limit_key(store: Store, queue: str, key: str, **changes: Unpack[LimitChanges]) -> None:
     """Change the limits of one key of *queue*: see :meth:`kombu_redisdelay.Queues.limit_key`."""
     checked_key(key)
     fair, names = FairQueues(store), store.partitions.names(queue)
     [before] = fair_keys.key_states(store, names[0], [key])
-    changed = _changed(before.own, rate, burst, concurrency)
+    changed = changed_of_key(before.own, changes)
     for name in names:
         fair.limit_key(name, key, changed)
 
@@ -228,25 +207,6 @@ def checked_key(key: str) -> str:
     """
     check_key(key, "a key")
     return key
-
-
-def _changed(
-    before: fair_keys.StoredKeyLimits,
-    rate: str | float | Unchanged | None,
-    burst: int | Unchanged | None,
-    concurrency: int | Unchanged | None,
-) -> fair_keys.StoredKeyLimits:
-    if rate is burst is concurrency is UNCHANGED:
-        raise TypeError("say which limit: rate, burst or concurrency")
-    after = before
-    if not (rate is UNCHANGED and burst is UNCHANGED):
-        of_queue = Limits(interval_us=before.interval_us, burst=before.burst)
-        new = rates([of_queue], rate, burst)
-        (interval,), (most,) = new["interval_us"], new["burst"]
-        after = after._replace(interval_us=interval, burst=None if most is None else int(most))
-    if concurrency is not UNCHANGED:
-        after = after._replace(concurrency=shares("concurrency", concurrency, 1)[0])
-    return after
 
 
 def key_limits(

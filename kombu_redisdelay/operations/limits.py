@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from kombu_redisdelay.broker.fair_keys import StoredKeyLimits
 from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.message import from_ms
 from kombu_redisdelay.broker.store import Store
+from kombu_redisdelay.operations.parameters import LIMIT, RATE_EXAMPLES, Parameter
 from kombu_redisdelay.public import public
 from kombu_redisdelay.words import number_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class AnyLimits:
+    """The limits of a queue, or of its keys: what both have."""
+
+    rate: str | None = None
+    burst: int | None = None
+    concurrency: int | None = None
+    paused_since: datetime | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(kinds_set(self))
 
 
 @public
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(AnyLimits):
     """The limits of a queue. They hold for all workers together.
 
     Attributes:
@@ -32,10 +50,6 @@ class QueueLimits:
         per_second: the rate as messages a second; ``None`` without a rate.
     """
 
-    paused_since: datetime | None = None
-    rate: str | None = None
-    burst: int | None = None
-    concurrency: int | None = None
     throttled: int = 0
     per_second: float | None = None
 
@@ -43,44 +57,17 @@ class QueueLimits:
     def is_paused(self) -> bool:
         return self.paused_since is not None
 
-    @property
-    def is_limited(self) -> bool:
-        return bool(kinds_set(self))
+
+class LimitChanges(TypedDict, total=False):
+    """Limits of a queue, or of its keys, that change. ``None`` ends one; one that is not given stays."""
+
+    rate: str | float | None
+    burst: int | None
+    concurrency: int | None
 
 
-class AnyLimits(Protocol):
-    """The limits of a queue, or of its keys."""
-
-    @property
-    def rate(self) -> str | None: ...
-    @property
-    def burst(self) -> int | None: ...
-    @property
-    def concurrency(self) -> int | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LimitField:
-    """What a person fills in for a limit.
-
-    Attributes:
-        name: as it is in Python, in JSON and in forms.
-        help: what it is, for the help of the command line.
-        label: what stands before it in a form.
-        placeholder: what stands in it while it is empty.
-        is_number: whether it is a whole number.
-    """
-
-    name: str
-    help: str
-    label: str
-    placeholder: str = ""
-    is_number: bool = True
-
-    @property
-    def option(self) -> str:
-        """Its name on the command line."""
-        return f"--{self.name.replace('_', '-')}"
+#: Attribute of :class:`Limits <kombu_redisdelay.broker.limits.Limits>` -> its new value in each partition.
+NewValues = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +76,7 @@ class LimitKind:
 
     Attributes:
         fields: what it is made of. It is there if the first one is, and ends with that.
+        change: what changes for each partition of a queue with some limits. Raises ``ValueError``.
         said: a limit of this kind, in a list of several.
         heading, shown: what stands above it on the page of a queue, and what it is there.
         keeps: a sentence that says that it keeps messages of a queue waiting, by how many are unacked;
@@ -96,7 +84,8 @@ class LimitKind:
         metric, documentation, value: the gauge of the exporter.
     """
 
-    fields: tuple[LimitField, ...]
+    fields: tuple[Parameter, ...]
+    change: Callable[[Sequence[Limits], LimitChanges], NewValues]
     said: Callable[[AnyLimits], str]
     heading: str
     shown: Callable[[AnyLimits], str]
@@ -119,24 +108,83 @@ def _keeps_by_concurrency(limits: QueueLimits, unacked: int) -> str:
     return f"Workers hold {number_of(unacked)} of the queue, and its limit is {limits.concurrency}."
 
 
+#: The largest burst, and the largest concurrency.
+MOST = 1_000_000_000
+
+
+def _change_rate(before: Sequence[Limits], given: LimitChanges) -> NewValues:
+    count = len(before)
+    interval_before = _interval_us(before)
+    interval = interval_before
+    if "rate" in given:
+        interval = None if given["rate"] is None else interval_us(given["rate"])
+    burst = given.get("burst")
+    if interval is None:
+        if burst is not None:
+            raise ValueError("burst needs a rate")
+        return dict.fromkeys(("interval_us", "burst"), [None] * count)
+    if "burst" not in given:
+        burst = _sum([limits.burst for limits in before])
+        if interval_before is None or burst == _default_burst(interval_before, count):
+            burst = None
+    bursts = _shares("burst", _default_burst(interval, count) if burst is None else burst, count)
+    return {"interval_us": [interval * count] * count, "burst": bursts}
+
+
+def _default_burst(interval: float, count: int) -> int:
+    """For a queue with this number of partitions."""
+    return max(default_burst(interval), count)
+
+
+def _shares(what: str, number: object, count: int) -> list[int | None]:
+    """What each of *count* partitions gets of a limit.
+
+    Raises:
+        ValueError: *number* is not a whole number, or too small or too great.
+    """
+    if number is None:
+        return [None] * count
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
+        hint = ": to stop it, pause it" if number == 0 and what == "concurrency" else ""
+        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}{hint}")
+    if number < count:
+        raise ValueError(
+            f"{what} must be {count} at least, one for each partition of the queue, not {number}"
+        )
+    return [*equal_shares(number, count)]
+
+
+def _interval_us(each: Sequence[Limits]) -> float | None:
+    """Microseconds from one message of a queue to the next, if its partitions have these limits."""
+    intervals = [limits.interval_us for limits in each if limits.interval_us is not None]
+    return 1 / sum(1 / interval for interval in intervals) if len(intervals) == len(each) else None
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    return None if None in numbers else sum(number for number in numbers if number is not None)
+
+
 #: All kinds, in the order in which they are told.
 LIMIT_KINDS = (
     LimitKind(
         (
-            LimitField(
+            Parameter(
                 "rate",
+                LIMIT,
                 "Messages in a time: 10/s or just 10, 100/m or 1000/h; or none.",
                 "Rate",
-                "10/s, 100/m or 1000/h",
-                is_number=False,
+                RATE_EXAMPLES,
             ),
-            LimitField(
+            Parameter(
                 "burst",
+                LIMIT,
                 "Messages at once, after a while without any. By default what the rate allows in a second.",
                 "Burst",
                 "at once",
+                least=1,
             ),
         ),
+        change=_change_rate,
         said=lambda limits: f"{limits.rate}, burst {limits.burst:,}",
         heading="Rate of all workers together",
         shown=lambda limits: f"{limits.rate}, {limits.burst:,} at once",
@@ -146,7 +194,14 @@ LIMIT_KINDS = (
         value=lambda limits: limits.per_second,
     ),
     LimitKind(
-        (LimitField("concurrency", "How many messages may be unacked; or none.", "Unacked at most"),),
+        (
+            Parameter(
+                "concurrency", LIMIT, "How many messages may be unacked; or none.", "Unacked at most", least=1
+            ),
+        ),
+        change=lambda before, given: {
+            "concurrency": _shares("concurrency", given["concurrency"], len(before))
+        },
         said=lambda limits: f"concurrency {limits.concurrency:,}",
         heading="Unacked by all workers together at most",
         shown=lambda limits: f"{limits.concurrency:,}",
@@ -171,17 +226,6 @@ def in_words(limits: AnyLimits) -> str:
     return ", ".join(kind.said(limits) for kind in kinds_set(limits)) or "no limits"
 
 
-class Unchanged(Enum):
-    """Stands for a limit that stays as it is."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-
-#: The largest burst, and the largest concurrency.
-MOST = 1_000_000_000
-
 #: The limits of a queue that is neither paused nor limited.
 UNLIMITED = QueueLimits()
 
@@ -203,50 +247,34 @@ def resume(store: Store, queues: Iterable[str]) -> None:
     LimitStore(store).resume(store.partitions.all_names(queues))
 
 
-def limit(
-    store: Store,
-    queue: str,
-    *,
-    rate: str | float | Unchanged | None = UNCHANGED,
-    burst: int | Unchanged | None = UNCHANGED,
-    concurrency: int | Unchanged | None = UNCHANGED,
-) -> None:
+def limit(store: Store, queue: str, **changes: Unpack[LimitChanges]) -> None:
     """Change limits of *queue*: see :meth:`kombu_redisdelay.Queues.limit`."""
-    if rate is burst is concurrency is UNCHANGED:
-        raise TypeError("say which limit: rate, burst or concurrency")
     names = store.partitions.names(queue)
-    changes: dict[str, Sequence[float | int | None]] = {}
-    if not (rate is UNCHANGED and burst is UNCHANGED):
-        changes.update(rates(LimitStore(store).get(names), rate, burst))
-    if concurrency is not UNCHANGED:
-        changes["concurrency"] = shares("concurrency", concurrency, len(names))
-    for name, *values in zip(names, *changes.values(), strict=True):
-        LimitStore(store).limit([name], dict(zip(changes, values, strict=True)))
+    new = _new_values(LimitStore(store).get(names), changes)
+    for name, *values in zip(names, *new.values(), strict=True):
+        LimitStore(store).limit([name], dict(zip(new, values, strict=True)))
 
 
-def rates(
-    before: Sequence[Limits], rate: str | float | Unchanged | None, burst: int | Unchanged | None
-) -> dict[str, Sequence[float | int | None]]:
-    """What changes for each partition of a queue with the limits *before*.
+def changed_of_key(before: StoredKeyLimits, changes: LimitChanges) -> StoredKeyLimits:
+    """The limits *before* of a key, or of every key, after some have changed.
 
     Raises:
-        ValueError: there is no such rate or burst.
+        TypeError, ValueError: as for :meth:`kombu_redisdelay.Queues.limit`.
     """
-    count = len(before)
-    interval_before = _interval_us(before)
-    interval = interval_before
-    if not isinstance(rate, Unchanged):
-        interval = None if rate is None else interval_us(rate)
-    if interval is None:
-        if burst is not UNCHANGED and burst is not None:
-            raise ValueError("burst needs a rate")
-        return dict.fromkeys(("interval_us", "burst"), [None] * count)
-    if burst is UNCHANGED:
-        burst = _sum([limits.burst for limits in before])
-        if interval_before is None or burst == _default_burst(interval_before, count):
-            burst = None
-    bursts = shares("burst", _default_burst(interval, count) if burst is None else burst, count)
-    return {"interval_us": [interval * count] * count, "burst": bursts}
+    new = _new_values([Limits(**before._asdict())], changes)
+    return before._replace(**{name: value for name, [value] in new.items()})
+
+
+def _new_values(before: Sequence[Limits], changes: LimitChanges) -> NewValues:
+    """What changes for each partition of a queue with the limits *before*."""
+    *names, last = (each.name for each in LIMIT_FIELDS)
+    if not changes or not changes.keys() <= {*names, last}:
+        raise TypeError(f"say which limit: {', '.join(names)} or {last}")
+    new: dict[str, Sequence[Any]] = {}
+    for kind in LIMIT_KINDS:
+        if any(each.name in changes for each in kind.fields):
+            new |= kind.change(before, changes)
+    return new
 
 
 def set_burst(limits: AnyLimits, partitions: int = 1) -> int | None:
@@ -261,29 +289,6 @@ def set_burst(limits: AnyLimits, partitions: int = 1) -> int | None:
     return None if limits.burst == default else limits.burst
 
 
-def _default_burst(interval: float, count: int) -> int:
-    """For a queue with this number of partitions."""
-    return max(default_burst(interval), count)
-
-
-def shares(what: str, number: object, count: int) -> list[int | None]:
-    """What each of *count* partitions gets of a limit.
-
-    Raises:
-        ValueError: *number* is not a whole number, or too small or too great.
-    """
-    if number is None:
-        return [None] * count
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST:
-        hint = ": to stop it, pause it" if number == 0 and what == "concurrency" else ""
-        raise ValueError(f"{what} must be a whole number from 1 to {MOST:,}, not {number!r}{hint}")
-    if number < count:
-        raise ValueError(
-            f"{what} must be {count} at least, one for each partition of the queue, not {number}"
-        )
-    return [*equal_shares(number, count)]
-
-
 def _together(each: Sequence[Limits]) -> QueueLimits:
     """The limits of a queue whose partitions have these."""
     since = [limits.paused_ms for limits in each]
@@ -296,13 +301,3 @@ def _together(each: Sequence[Limits]) -> QueueLimits:
         throttled=sum(limits.throttled for limits in each),
         per_second=together.per_second,
     )
-
-
-def _interval_us(each: Sequence[Limits]) -> float | None:
-    """Microseconds from one message of a queue to the next, if its partitions have these limits."""
-    intervals = [limits.interval_us for limits in each if limits.interval_us is not None]
-    return 1 / sum(1 / interval for interval in intervals) if len(intervals) == len(each) else None
-
-
-def _sum(numbers: Sequence[int | None]) -> int | None:
-    return None if None in numbers else sum(number for number in numbers if number is not None)

@@ -174,13 +174,14 @@ class Messages(Access):
 
     def failures(self, selection: Selection | None = None) -> list[FailureGroup]:
         """What has failed, by task and exception, the kind with the most failed tasks first. Tasks that are
-        known to have returned are kinds of their own (:attr:`FailureGroup.returned`).
+        known to have returned are kinds of their own (:attr:`FailureGroup.returned`). With the state "dead",
+        dead letters, by task and kind of reason.
 
         All failed tasks, or those of some queues, are counted without being read. With a filter or a time,
         they are read.
 
         Raises:
-            ValueError: another state than "failed" is selected.
+            ValueError: another state is selected.
         """
         return failure_groups(self, selection or Selection())
 

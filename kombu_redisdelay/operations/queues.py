@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kombu_redisdelay.operations import fair, limits
 from kombu_redisdelay.operations.access import Access, check_limit
@@ -11,10 +12,13 @@ from kombu_redisdelay.operations.columns import sort_keys
 from kombu_redisdelay.operations.fair import KeyLimits
 from kombu_redisdelay.operations.history import QueueHistory, queue_history
 from kombu_redisdelay.operations.key_stats import QueueKeys, queue_keys
-from kombu_redisdelay.operations.limits import UNCHANGED, QueueLimits, Unchanged, queue_limits
+from kombu_redisdelay.operations.limits import LimitChanges, QueueLimits, queue_limits
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
 from kombu_redisdelay.operations.timeline import Span, timeline
 from kombu_redisdelay.public import public
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @public
@@ -35,14 +39,7 @@ class Queues(Access):
         """End the pause of *queue*, or of several. The limits stay."""
         limits.resume(self.store, [queue] if isinstance(queue, str) else queue)
 
-    def limit(
-        self,
-        queue: str,
-        *,
-        rate: str | float | Unchanged | None = UNCHANGED,
-        burst: int | Unchanged | None = UNCHANGED,
-        concurrency: int | Unchanged | None = UNCHANGED,
-    ) -> None:
+    def limit(self, queue: str, **changes: Unpack[LimitChanges]) -> None:
         """Limit what all workers together take from *queue*. Only the limits that are given change; ``None``
         ends one.
 
@@ -56,12 +53,12 @@ class Queues(Access):
             concurrency: how many messages of the queue may be unacked.
 
         Raises:
-            TypeError: no limit is given.
+            TypeError: no limit is given, or one that there is not.
             ValueError: *rate* is no rate, below 0.01/h or above 1000000/s; *burst* is given without a rate;
                 *burst* or *concurrency* is not a whole number from 1 to 1,000,000,000, or smaller than the
                 number of partitions.
         """
-        limits.limit(self.store, queue, rate=rate, burst=burst, concurrency=concurrency)
+        limits.limit(self.store, queue, **changes)
 
     def limits(self, queue: str) -> QueueLimits:
         """Whether *queue* is paused, and its limits."""
@@ -99,35 +96,20 @@ class Queues(Access):
         found = queue_keys(self.store, queue, limit)
         return replace(found, keys=sort_keys(found.keys)[:limit])
 
-    def limit_keys(
-        self,
-        queue: str,
-        *,
-        rate: str | float | Unchanged | None = UNCHANGED,
-        burst: int | Unchanged | None = UNCHANGED,
-        concurrency: int | Unchanged | None = UNCHANGED,
-    ) -> None:
+    def limit_keys(self, queue: str, **changes: Unpack[LimitChanges]) -> None:
         """Limit what all workers together take of each key of *queue*. Arguments and errors are the same as
         for :meth:`limit`, but that partitions do not share a limit: it counts in each of them. The limits
         count while the queue is fair."""
-        fair.limit_keys(self.store, queue, rate=rate, burst=burst, concurrency=concurrency)
+        fair.limit_keys(self.store, queue, **changes)
 
-    def limit_key(
-        self,
-        queue: str,
-        key: str,
-        *,
-        rate: str | float | Unchanged | None = UNCHANGED,
-        burst: int | Unchanged | None = UNCHANGED,
-        concurrency: int | Unchanged | None = UNCHANGED,
-    ) -> None:
+    def limit_key(self, queue: str, key: str, **changes: Unpack[LimitChanges]) -> None:
         """Give one key of *queue* limits of its own, in place of those of every key. Arguments and errors are
         the same as for :meth:`limit_keys`; but ``None`` is the limit of every key.
 
         Raises:
             ValueError: *key* cannot be a key, besides.
         """
-        fair.limit_key(self.store, queue, key, rate=rate, burst=burst, concurrency=concurrency)
+        fair.limit_key(self.store, queue, key, **changes)
 
     def key_limits(self, queue: str, key: str | None = None) -> KeyLimits:
         """The limits of every key of *queue*; with a *key*, whether it is paused, and the limits that count

@@ -151,5 +151,5 @@ class ReverseAdoption(Transfer):
 def _for_stock(message: Scheduled) -> tuple[bytes, float]:
     if message.is_blocked or Content.of(message.payload, "").unknown_ms is not None:
         # It is due already, and a worker that knows its task may run it at once.
-        return message.payload, 0
-    return with_eta(message.payload, message.due_ms), 0
+        return message.stored, 0
+    return message.rewritten(with_eta(message.payload, message.due_ms)), 0

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby
-from math import inf
 from operator import attrgetter
 from typing import Any
 
 from kombu_redisdelay.broker import paging
-from kombu_redisdelay.broker.archive import Archive, Archived
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.paging import IDS_PER_CALL
 from kombu_redisdelay.broker.portions import portions
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.schedule import Schedule, Scheduled, Target
+from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.broker.unacked import having_unique_keys
 from kombu_redisdelay.operations.archive_reader import ArchiveReader
-from kombu_redisdelay.operations.changed import NOW_MS, Move, may_be_in_chord, moving_to, renewed
-from kombu_redisdelay.operations.readers import Entry, Look, ScheduledReader, Span
+from kombu_redisdelay.operations.changed import (
+    NOW_MS,
+    Move,
+    Stays,
+    foresee_rescheduled,
+    may_be_in_chord,
+    moving_to,
+    renewed,
+    reschedule,
+    reschedule_ids,
+    with_raw,
+)
+from kombu_redisdelay.operations.parameters import (
+    FLAG,
+    LIMIT,
+    MOMENT,
+    RATE,
+    RATE_EXAMPLES,
+    SECONDS,
+    SHIFT,
+    TIME,
+    Parameter,
+)
+from kombu_redisdelay.operations.readers import Entry, Look, Span
 from kombu_redisdelay.operations.states import ARCHIVED, FAILED, READY, SCHEDULED, UNACKED
 from kombu_redisdelay.words import ACKED_EARLY
-
-#: Called with a message that stays as it is because another one holds its unique key, and with the id of that
-#: one if it is known; or with a failed task that was kept without its message. It may be called twice with a
-#: message.
-Stays = Callable[[Scheduled | Archived, str | None], object]
 
 #: Does it to messages of one queue or partition, in the order given. Yields those that were still there.
 Some = Callable[[Store, str, Iterable[Entry], Any, Stays], Iterator[Entry]]
@@ -77,7 +91,7 @@ class Verb:
         done, doing: its forms, for "cancelled 3 messages" and for "cancelling".
         help: what it does, for the help of the command line.
         how: name of a state -> how it is done there.
-        asks: what its method also asks for: names of arguments.
+        parameters: what its method also asks for.
         prepare: turns the arguments into what the functions of *how* need. Raises ``ValueError``.
         removes: whether the messages do not exist afterwards.
         needs_state: whether a selection that is not by ids must say the states.
@@ -92,7 +106,7 @@ class Verb:
     doing: str
     help: str
     how: Mapping[str, How]
-    asks: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
     prepare: Callable[..., Any] = lambda store: None
     removes: bool = False
     needs_state: bool = False
@@ -106,103 +120,41 @@ class Verb:
         """The names of the states that it knows."""
         return tuple(self.how)
 
+    @property
+    def options(self) -> tuple[Parameter, ...]:
+        """What the command line asks for."""
+        return tuple(each for each in self.parameters if each.help)
 
-def _with_raw(do: Callable[[Iterator[Any]], Iterator[Any]], entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Have *do* do it to messages as the broker has them. It keeps their order."""
-    waiting: deque[Entry] = deque()
+    @property
+    def fields(self) -> tuple[Parameter, ...]:
+        """What a form on the page asks for."""
+        return tuple(each for each in self.parameters if each.label)
 
-    def raw() -> Iterator[Any]:
-        for entry in entries:
-            waiting.append(entry)
-            yield entry.raw
+    def prepared(self, store: Store, given: Mapping[str, Any]) -> Any:
+        """What the functions of *how* need, of what its method was *given*. A text is read as a person writes
+        it.
 
-    for done in do(raw()):
-        while (entry := waiting.popleft()).raw is not done:
-            pass
-        yield entry
+        Raises:
+            ValueError: it makes no sense.
+        """
+        types = {each.name: each.type for each in self.parameters}
+        read = {
+            name: types[name].read(value, None) if isinstance(value, str) and name in types else value
+            for name, value in given.items()
+        }
+        return self.prepare(store, **read)
 
 
 def _cancel_scheduled(
     store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
 ) -> Iterator[Entry]:
-    return _with_raw(partial(Schedule(store).remove, name), entries)
+    return with_raw(partial(Schedule(store).remove, name), entries)
 
 
 def _cancel_ready(
     store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
 ) -> Iterator[Entry]:
-    return _with_raw(partial(ReadyLists(store).remove_all, name), entries)
-
-
-def _move(
-    store: Store,
-    name: str,
-    entries: Iterable[Entry],
-    target: Target,
-    stays: Stays,
-    *,
-    is_dry_run: bool = False,
-) -> Iterator[Entry]:
-    def stay(message: Scheduled) -> None:
-        stays(message, None)
-
-    def free() -> Iterator[Entry]:
-        # What waits for its unique key is due when that is free, and at no other time.
-        for entry in entries:
-            if entry.raw.is_blocked:
-                stay(entry.raw)
-            else:
-                yield entry
-
-    move = partial(Schedule(store).reschedule_all, name, target=target, stays=stay, is_dry_run=is_dry_run)
-    return _with_raw(move, free())
-
-
-def _move_by_ids(store: Store, name: str, ids: Sequence[str], move: Move, stays: Stays) -> list[int]:
-    schedule = Schedule(store)
-    by_id = sorted(schedule.find_all([name], ids), key=lambda pair: pair[1].due_ms)
-    found = [pair for pair in by_id if not pair[1].is_blocked]
-    waiting = [message for _, message in by_id[len(found) :]]
-    messages, target = [message for _, message in found], move.target(lambda: len(found))
-    moved = {each.member for each in schedule.reschedule_all(name, messages, target, stays=waiting.append)}
-    for message in waiting:
-        stays(message, None)
-    counts = dict.fromkeys(ids, 0)
-    for id, message in found:
-        counts[id] += message.member in moved or _move_again(schedule, message, target)
-    return list(counts.values())
-
-
-def _move_again(schedule: Schedule, message: Scheduled, target: Target) -> bool:
-    """Move a message that has been delivered, or that another program has changed meanwhile. One that has not
-    changed would have to wait for its unique key."""
-    again = schedule.reread(message)
-    while again is not None and not again.is_blocked and again.stored != message.stored:
-        if schedule.reschedule(again, *target(again)):
-            return True
-        message, again = again, schedule.reread(again)
-    return False
-
-
-def _foresee_moved(
-    store: Store, look: Look, matches: Callable[[Entry], bool], stays: Stays, move: Move
-) -> None:
-    # Those that wait for their keys have no due time, and are the last ones.
-    for entry in filter(matches, ScheduledReader().read(store, replace(look, span=(inf, None)))):
-        if entry.raw.is_blocked:
-            stays(entry.raw, None)
-    if not move.may_be_now:
-        return
-    target, now_ms = move.target(lambda: 1), store.now_ms()
-    for name in having_unique_keys(store, look.names):
-        found = ScheduledReader().read(store, replace(look, names=[name]))
-        keyed = (
-            entry
-            for entry in filter(matches, found)
-            if not entry.raw.is_blocked and entry.content.unique and target(entry.raw)[1] <= now_ms
-        )
-        for _ in _move(store, name, keyed, lambda each: (each.payload, 0), stays, is_dry_run=True):
-            pass
+    return with_raw(partial(ReadyLists(store).remove_all, name), entries)
 
 
 def _requeue(state: str, how: str = paging.REQUEUE) -> Some:
@@ -212,7 +164,7 @@ def _requeue(state: str, how: str = paging.REQUEUE) -> Some:
         # A dead letter is requeued as it is.
         renew = renewed if state == FAILED else bytes
         take_out = partial(Archive(store, state).take_out, name, how, renewed=renew, stays=stays)
-        return _with_raw(take_out, entries)
+        return with_raw(take_out, entries)
 
     return some
 
@@ -221,7 +173,7 @@ def _remove(state: str) -> Some:
     def some(
         store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
     ) -> Iterator[Entry]:
-        return _with_raw(partial(Archive(store, state).take_out, name, paging.REMOVE), entries)
+        return with_raw(partial(Archive(store, state).take_out, name, paging.REMOVE), entries)
 
     return some
 
@@ -299,19 +251,26 @@ CANCEL = Verb(
         ),
         READY: How(_cancel_ready, every=lambda store, name: ReadyLists(store).clear(name)),
     },
-    asks=("mark_revoked",),
+    parameters=(
+        Parameter(
+            "mark_revoked",
+            FLAG,
+            "Also set the state REVOKED in the app's result backend.",
+            stops_if="the result backend could not be told",
+        ),
+    ),
     removes=True,
 )
 
 #: How the due times of scheduled messages change.
 _MOVED = How(
-    _move,
-    by_ids=_move_by_ids,
+    reschedule,
+    by_ids=reschedule_ids,
     spans=lambda span, move: move.spans(span),
     each=lambda move, how_many: move.target(how_many),
     # Those with due times of their own may come later in the same list.
     identity=lambda move: None if move.due else lambda entry: entry.raw.member,
-    foresee=_foresee_moved,
+    foresee=foresee_rescheduled,
 )
 
 RESCHEDULE = Verb(
@@ -320,7 +279,26 @@ RESCHEDULE = Verb(
     "rescheduling",
     "Deliver scheduled messages at another time.",
     {SCHEDULED: _MOVED},
-    asks=("countdown", "eta", "by", "over"),
+    parameters=(
+        Parameter("countdown", SECONDS, "Time from now: 90, 90s, 10m, 2h, 3d or 1w."),
+        Parameter("eta", MOMENT, "A moment in ISO 8601, such as 2027-01-01T09:00."),
+        Parameter("by", SHIFT, "Shift each by this time: 2h, or -30m."),
+        Parameter(
+            "over",
+            SECONDS,
+            "Spread them evenly over this time, which begins at --countdown, --eta or now.",
+        ),
+        Parameter(
+            "time",
+            TIME,
+            label="New time",
+            placeholder="10m, 2h, 3d from now, or 2027-01-31T12:00",
+            is_required=True,
+            argument=lambda time: "eta" if isinstance(time, datetime) else "countdown",
+            # Whatever the new time will be: what is blocked stays.
+            foreseen=0,
+        ),
+    ),
     prepare=moving_to,
     due=lambda move: move.due,
 )
@@ -352,13 +330,28 @@ REQUEUE = Verb(
             runs_again=lambda entry: bool(entry.known["returned"]),
         ),
     },
-    asks=("rate",),
+    parameters=(
+        Parameter(
+            "rate",
+            RATE,
+            "Requeue failed tasks slowly, such as 10/s or 100/m. Stops when too many fail again.",
+            stops_if="too many have failed again",
+        ),
+    ),
     prepare=lambda store: store.now_ms(),
     needs_state=True,
 )
 
 #: At a rate, while some fail again.
-REQUEUE_SLOWLY = replace(REQUEUE, how={FAILED: REQUEUE.how[FAILED]})
+REQUEUE_SLOWLY = replace(
+    REQUEUE,
+    how={FAILED: REQUEUE.how[FAILED]},
+    parameters=tuple(
+        # Its pace says what is wrong with a rate.
+        replace(rate, type=LIMIT, label="Rate", placeholder=RATE_EXAMPLES, is_required=True)
+        for rate in REQUEUE.parameters
+    ),
+)
 
 REMOVE = Verb(
     "remove",
@@ -376,7 +369,14 @@ REVOKE = Verb(
     "revoking",
     "Have workers skip tasks that they have taken and not begun. What runs goes on.",
     {UNACKED: How(_revoke)},
-    asks=("terminate",),
+    parameters=(
+        Parameter(
+            "terminate",
+            FLAG,
+            "Also end tasks that run (prefork).",
+            warning="Some of them may run. End these in the middle of what they do?",
+        ),
+    ),
     prepare=_revoking,
     needs_app=True,
     remark="Tasks that run go on, unless they are terminated. With the pools threads, gevent and eventlet, "

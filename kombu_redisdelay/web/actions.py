@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +16,12 @@ from kombu_redisdelay.operations.failed_tasks import (
     requeue_slowly,
     unattended,
 )
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS
 from kombu_redisdelay.operations.pace import ASKED, Pace
+from kombu_redisdelay.operations.parameters import Parameter
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import FAILED
-from kombu_redisdelay.operations.typed import parse_time
-from kombu_redisdelay.operations.verbs import REMOVE, REQUEUE, VERBS, Verb
+from kombu_redisdelay.operations.verbs import REMOVE, REQUEUE, REQUEUE_SLOWLY, VERBS, Verb
 from kombu_redisdelay.operations.viewers import TookTooLongError, at_most
 from kombu_redisdelay.web import key_actions, queue_actions
 from kombu_redisdelay.web.choice import Choice
@@ -66,7 +66,9 @@ class Action:
         do: does it, and says what was done. If it takes several round trips, it tells its work how many
             messages it is done with. Raises ``ValueError`` if a field is filled in wrongly.
         states: the names of the states whose lists offer it.
-        asks: which fields have to be filled in: "time", "limit", "rate" or none.
+        fields: what the form asks for.
+        hint: what it says below its fields.
+        at_a_rate: whether it takes its time. The same is not done at two rates at a time.
         needs_state: whether it is done in the state of the list only.
         removes: whether the messages do not exist afterwards.
         needs_app: whether it needs the Celery app.
@@ -82,7 +84,9 @@ class Action:
     title: str
     do: Callable[[Site, Form, Work], str]
     states: tuple[str, ...] = ()
-    asks: str = ""
+    fields: tuple[Parameter, ...] = ()
+    hint: str = ""
+    at_a_rate: bool = False
     needs_state: bool = False
     removes: bool = False
     needs_app: bool = False
@@ -121,20 +125,18 @@ def actions() -> dict[str, Action]:
         "pause": _of_queue(QUEUE, "Pause", queue_actions.ask_pause, queue_actions.pause),
         "resume": _of_queue(QUEUE, "Resume", queue_actions.ask_resume, queue_actions.resume),
         "limit": _of_queue(
-            *(QUEUE, "Limit", queue_actions.ask_limit, queue_actions.limit),
-            *("limit", queue_actions.limits_now),
+            *(QUEUE, "Limit", queue_actions.ask_limit, queue_actions.limit, queue_actions.limits_now),
         ),
         "fair": _of_queue(EACH_KEY, "Make fair", key_actions.ask_fair, key_actions.make_fair),
         "plain": _of_queue(EACH_KEY, "Make plain", key_actions.ask_plain, key_actions.make_plain),
         "limit-each-key": _of_queue(
             *(EACH_KEY, "Limit each key", key_actions.ask_limit_each, key_actions.limit_each),
-            *("limit", key_actions.limits_of_each),
+            key_actions.limits_of_each,
         ),
         "pause-key": _of_queue(KEYS, "Pause", key_actions.ask_pause, key_actions.pause),
         "resume-key": _of_queue(KEYS, "Resume", key_actions.ask_resume, key_actions.resume),
         "limit-key": _of_queue(
-            *(KEYS, "Limit", key_actions.ask_limit, key_actions.limit),
-            *("limit", key_actions.own_limits),
+            *(KEYS, "Limit", key_actions.ask_limit, key_actions.limit, key_actions.own_limits),
         ),
     }
 
@@ -154,10 +156,9 @@ def actions_of(request: Request, choice: Choice, about: str) -> dict[str, Action
 def _of_verb(verb: Verb) -> dict[str, Action]:
     """What is done to messages that are selected, and to all of a list."""
     title = verb.name.replace("_", " ").capitalize()
-    asks = "time" if "eta" in verb.asks else ""
     more: dict[str, Any] = {
         "states": verb.states,
-        "asks": asks,
+        "fields": verb.fields,
         "needs_state": verb.needs_state,
         "removes": verb.removes,
         "needs_app": verb.needs_app,
@@ -176,7 +177,10 @@ def _requeue_slowly() -> Action:
     return Action(
         *(ALL, "Requeue slowly", "Requeue", _do_slowly),
         states=(FAILED,),
-        asks="rate",
+        fields=REQUEUE_SLOWLY.fields,
+        hint="It stops by itself when more than half of the last 20 have failed again. The server of this "
+        "page does it: when that ends, it stops, too.",
+        at_a_rate=True,
         needs_state=True,
         leaves_blocked=True,
         foresee=_foresee_slowly,
@@ -186,13 +190,12 @@ def _requeue_slowly() -> Action:
 
 
 def _foresee(verb: Verb, site: Site, form: Form) -> str:
-    # Whatever the new time will be: what is blocked stays.
-    asked = {"countdown": 0} if "eta" in verb.asks else {}
+    given = {name: value for asked in verb.fields for name, value in asked.given(asked.foreseen).items()}
     selections = _selections(verb, form) if form.selected else [site.selection_of(form.choice)]
     noun = "message" if form.selected else form.choice.its_state.noun
     try:
         with at_most(LONGEST_FORESIGHT):
-            each = [getattr(site.messages, verb.name)(one, dry_run=True, **asked) for one in selections]
+            each = [getattr(site.messages, verb.name)(one, dry_run=True, **given) for one in selections]
     except TookTooLongError:
         stay = "Those stay whose unique keys others hold." if verb.name != REMOVE.name else ""
     else:
@@ -225,8 +228,8 @@ def _selections(verb: Verb, form: Form) -> list[Selection]:
 def _do_selected(verb: Verb, site: Site, form: Form, work: Work) -> str:
     """Do it. Returns what was done, how many of those that were selected had moved on, and how many stay
     because of their unique keys."""
-    asked = _asked(verb, site, form)
-    each = [getattr(site.messages, verb.name)(one, **asked) for one in _selections(verb, form)]
+    given = form.arguments(verb.fields, site.timezone)
+    each = [getattr(site.messages, verb.name)(one, **given) for one in _selections(verb, form)]
     counts = [count for done in each for count in done.by_id.values()]
     moved = max(0, counts.count(0) - sum(done.blocked + done.without_message for done in each))
     left = f" {number(moved)} of the selected ones had moved on." if moved else ""
@@ -236,7 +239,8 @@ def _do_selected(verb: Verb, site: Site, form: Form, work: Work) -> str:
 
 def _do_all(verb: Verb, site: Site, form: Form, work: Work) -> str:
     selection = site.selection_of(form.choice)
-    done = getattr(site.messages, verb.name)(selection, **_asked(verb, site, form), progress=work.tell)
+    given = form.arguments(verb.fields, site.timezone)
+    done = getattr(site.messages, verb.name)(selection, **given, progress=work.tell)
     noun = form.choice.its_state.noun
     left = _stay(noun, [done])
     return f"{verb.done.capitalize()} {plural(done.count, noun)}.{left}"
@@ -271,28 +275,23 @@ def _stay(noun: str, each: Sequence[Done]) -> str:
     return "".join(f" {said}." for said in (blocked, incomplete, over, without_body, again) if said)
 
 
-def _asked(verb: Verb, site: Site, form: Form) -> dict[str, Any]:
-    """What the verb asks for, as it was filled in."""
-    if "eta" not in verb.asks:
-        return {}
-    try:
-        time = parse_time(form.text("time"), site.timezone)
-    except ValueError as exc:
-        raise ValueError(f"New time: {exc}") from exc
-    return {"eta": time} if isinstance(time, datetime) else {"countdown": time.total_seconds()}
-
-
 def _of_queue(
     about: str,
     button: str,
     question: Callable[[Site, Form], str],
     do: Callable[[Site, Form], str],
-    asks: str = "",
-    begin: Callable[[Site, Form], Mapping[str, str]] = lambda site, form: {},
+    limits_now: Callable[[Site, Form], Mapping[str, str]] | None = None,
 ) -> Action:
-    return Action(
-        *(about, button, button, lambda site, form, work: do(site, form)),
-        asks=asks,
-        question=question,
-        begin=begin,
+    """What is done to a queue, or to keys of it.
+
+    Arguments:
+        limits_now: makes the fields of the limits that there are, if these are what it changes.
+    """
+    action = Action(about, button, button, lambda site, form, work: do(site, form), question=question)
+    if limits_now is None:
+        return action
+    no_limit = "the limit of each key" if about == KEYS else "no limit"
+    hint = (
+        f"An empty field means {no_limit}. Without a burst, a rate allows at once what it allows in a second."
     )
+    return replace(action, fields=LIMIT_FIELDS, hint=hint, begin=limits_now)

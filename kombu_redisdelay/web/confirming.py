@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from kombu_redisdelay.operations.fair import checked_key
-from kombu_redisdelay.operations.limits import LIMIT_FIELDS
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.viewers import BROKER_ERRORS
 from kombu_redisdelay.web.actions import ALL, KEYS, OF_QUEUE, QUEUE, SELECTED, Action, actions
@@ -39,9 +38,6 @@ from kombu_redisdelay.web.works import TooMany, Work
 from kombu_redisdelay.words import sentence, with_object
 
 logger = logging.getLogger(__name__)
-
-#: Fields that a person fills in.
-_ASKED = ("time", *(each.name for each in LIMIT_FIELDS))
 
 #: A cookie has room for 4096 bytes, and a character may take 12 of them.
 _LONGEST_NOTE = 300
@@ -135,10 +131,14 @@ def _work(request: Request, name: str, action: Action, form: Form) -> Work:
 
 def _key(name: str, action: Action, form: Form) -> Hashable:
     """Two actions with the same key do the same. The same tasks are not requeued at two rates at a time."""
-    if action.asks == "rate":
+    if action.at_a_rate:
         return name, replace(form.choice, order="")
-    filled_in = tuple((field, form.text(field)) for field in _ASKED if form.text(field))
-    return name, form.choice, tuple(form.selected), filled_in
+    return name, form.choice, tuple(form.selected), tuple(_filled_in(action, form).items())
+
+
+def _filled_in(action: Action, form: Form) -> dict[str, str]:
+    """What a person wrote into the fields of the action."""
+    return {each.name: form.text(each.name) for each in action.fields if form.text(each.name)}
 
 
 def _expected(form: Form) -> int | None:
@@ -203,7 +203,6 @@ def _ask(request: Request, name: str, action: Action, form: Form, error: str = "
         states=STATES,
         expected=expected,
         newcomers=NEWCOMERS,
-        limit_fields=LIMIT_FIELDS,
         subject=subject,
         keys=list(map(named, form.selected)) if action.about == KEYS else [],
         form=form,
@@ -251,7 +250,7 @@ def _audit(request: Request, name: str, action: Action, form: Form) -> dict[str,
         "user": request.state.user,
         "address": request.client.host if request.client else None,
         "action": name,
-        "fields": {field: form.text(field) for field in _ASKED if form.text(field)},
+        "fields": _filled_in(action, form),
         "messages": [each._asdict() for each in form.selected] if action.about == SELECTED else None,
         "list": None if action.about == SELECTED else {k: v for k, v in form.choice.fields.items() if v},
         **({"keys": [each.id for each in form.selected]} if action.about == KEYS else {}),
@@ -265,5 +264,5 @@ def _line(request: Request, name: str, action: Action, form: Form) -> str:
         about = " ".join((f"queue={form.choice.queue}", *(f"key={named(each)}" for each in form.selected)))
     else:
         about = ", ".join(each.id for each in form.selected) or form.choice.query
-    filled_in = "".join(f" {field}={form.text(field)}" for field in _ASKED if form.text(field))
+    filled_in = "".join(f" {field}={value}" for field, value in _filled_in(action, form).items())
     return text(f"{request.state.user} from {client}: {name}{filled_in} {about}")

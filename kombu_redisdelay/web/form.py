@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import tzinfo
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from kombu_redisdelay.operations.fair import written_key
+from kombu_redisdelay.operations.parameters import Parameter
 from kombu_redisdelay.web.choice import Choice, of_query, quoted, unquoted, well_formed
 from kombu_redisdelay.web.csrf import comes_from_here, is_ours
 
@@ -82,6 +84,29 @@ class Form:
     def text(self, name: str) -> str:
         """What a person wrote into a field; empty if it is not there."""
         return self.fields.get(name, "").strip()
+
+    def arguments(self, parameters: Iterable[Parameter], zone: tzinfo) -> dict[str, Any]:
+        """What a person wrote into the fields of *parameters*, as arguments in Python. An empty field
+        is ``None``.
+
+        Arguments:
+            zone: the time zone of a moment without an offset.
+
+        Raises:
+            ValueError: one is filled in wrongly.
+        """
+        found: dict[str, Any] = {}
+        for each in parameters:
+            text = self.text(each.name)
+            try:
+                value = each.type.read(text, zone) if text or each.is_required else None
+            except ValueError as exc:
+                raise ValueError(f"{each.label}: {exc}") from exc
+            if each.least is not None and isinstance(value, str):
+                name = each.name.replace("_", " ").capitalize()
+                raise ValueError(f"{name} must be a whole number from {each.least}, not {text!r}")
+            found |= each.given(value)
+        return found
 
 
 async def read_ours(request: Request) -> Form:

@@ -7,10 +7,10 @@ from typing import Any
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.operations import fair
-from kombu_redisdelay.operations.limits import in_words
+from kombu_redisdelay.operations.limits import LIMIT_FIELDS, in_words
 from kombu_redisdelay.web.form import Form, Selected
 from kombu_redisdelay.web.questions import name_of
-from kombu_redisdelay.web.queue_actions import as_fields, filled_in
+from kombu_redisdelay.web.queue_actions import as_fields
 from kombu_redisdelay.web.site import Site
 from kombu_redisdelay.web.words import plural
 from kombu_redisdelay.words import made, will_run
@@ -59,7 +59,7 @@ def ask_limit_each(site: Site, form: Form) -> str:
 
 def limit_each(site: Site, form: Form) -> str:
     queue = form.choice.queue
-    site.queues.limit_keys(queue, **filled_in(form))
+    site.queues.limit_keys(queue, **form.arguments(LIMIT_FIELDS, site.timezone))
     return f"Each key of {name_of(queue)}: {in_words(site.queues.key_limits(queue))}.{_if_plain(site, form)}"
 
 
@@ -76,7 +76,7 @@ def ask_limit(site: Site, form: Form) -> str:
 
 
 def limit(site: Site, form: Form) -> str:
-    queue, limits = form.choice.queue, filled_in(form)
+    queue, limits = form.choice.queue, form.arguments(LIMIT_FIELDS, site.timezone)
     _each(form, lambda key: site.queues.limit_key(queue, key, **limits))
     its = site.queues.key_limits(queue, form.selected[0].id)
     own = fair.own_limits_of_key(site.queues.store, queue, form.selected[0].id)

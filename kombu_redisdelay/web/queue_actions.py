@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kombu_redisdelay.operations.limits import LIMIT_FIELDS, AnyLimits, set_burst
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import READY, STATES
@@ -43,27 +41,13 @@ def ask_limit(site: Site, form: Form) -> str:
 
 
 def limit(site: Site, form: Form) -> str:
-    site.queues.limit(form.choice.queue, **filled_in(form))
+    site.queues.limit(form.choice.queue, **form.arguments(LIMIT_FIELDS, site.timezone))
     is_limited = site.queues.limits(form.choice.queue).is_limited
     return f"{name_of(form.choice.queue)} {'is limited' if is_limited else 'has no limits any more'}."
 
 
-def filled_in(form: Form) -> dict[str, Any]:
-    """The limits that a person wrote. An empty field is none.
-
-    Raises:
-        ValueError: one is no whole number.
-    """
-    return {
-        each.name: _whole(each.name.capitalize(), form.text(each.name))
-        if each.is_number
-        else form.text(each.name) or None
-        for each in LIMIT_FIELDS
-    }
-
-
 def as_fields(limits: AnyLimits, partitions: int = 1) -> dict[str, str]:
-    """The same for limits that there are.
+    """The fields of a form for limits that there are.
 
     Arguments:
         partitions: how many share the burst.
@@ -76,10 +60,3 @@ def as_fields(limits: AnyLimits, partitions: int = 1) -> dict[str, str]:
 def _ready(site: Site, form: Form) -> str:
     count = site.messages.count(Selection(queue=form.choice.queue, state=READY))
     return f"It has {plural(count, STATES[READY].described)}."
-
-
-def _whole(name: str, text: str) -> int | None:
-    """A whole number that a person wrote; ``None`` if they wrote nothing."""
-    if text and not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise ValueError(f"{name} must be a whole number from 1, not {text!r}")
-    return int(text) if text else None

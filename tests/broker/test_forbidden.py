@@ -126,4 +126,4 @@ def schedule_ready(rig: Rig, queue: str) -> None:
 def reschedule(rig: Rig, queue: str, in_ms: int) -> None:
     schedule, due_ms = Schedule(rig.store), rig.database.now_ms() + in_ms
     some = list(islice(schedule.iter(queue, None, None), 3))
-    list(schedule.reschedule_all(queue, some, lambda each: (each.payload, due_ms)))
+    list(schedule.reschedule_all(queue, some, lambda each: (each.stored, due_ms)))

@@ -272,7 +272,7 @@ class TestReschedule:
         schedule.cancel("q", ["3", "4"])
         rig.schedule("q", payload("4", new=True), HOUR, id="4")
         due_ms = rig.database.now_ms() + 2 * HOUR
-        done = schedule.reschedule_all("q", reversed(found), lambda _: (b"later", due_ms))
+        done = schedule.reschedule_all("q", reversed(found), lambda each: (each.rewritten(b"later"), due_ms))
         assert [each.member for each in done] == [b"9", b"8", b"7", b"6", b"5", b"2", b"1", b"0"]
         assert rig.scheduled("q").count("3:later") == rig.scheduled("q").count("0:later") == 4
         assert schedule.count(["q"], due_ms, None) == 8
@@ -283,7 +283,16 @@ class TestReschedule:
             rig.schedule("q", f"{number}", HOUR + number, step=3 * (number % 2))
         found = list(schedule.iter("q", None, None))
         rig.use_up_token("q")
-        assert len(list(schedule.reschedule_all("q", found, lambda each: (b"now " + each.payload, 0)))) == 8
+        assert (
+            len(
+                list(
+                    schedule.reschedule_all(
+                        "q", found, lambda each: (each.rewritten(b"now " + each.payload), 0)
+                    )
+                )
+            )
+            == 8
+        )
         assert rig.ready("q") == ["now 0", "now 2", "now 4", "now 6"]
         assert rig.ready("q", 3) == ["now 1", "now 3", "now 5", "now 7"]
         assert (rig.scheduled("q"), rig.tokens("q")) == ([], 1)

@@ -747,7 +747,7 @@ class TestManyAtOnce:
         self.publish(rig, HOUR)
         schedule = Schedule(rig.store)
         found = list(schedule.iter("q", None, None))
-        assert len(list(schedule.reschedule_all("q", found, lambda each: (each.payload, 1)))) == self.MANY
+        assert len(list(schedule.reschedule_all("q", found, lambda each: (each.stored, 1)))) == self.MANY
         assert max(calls.of(RESCHEDULE, first=3, each=4)) <= self.FEW
 
     def test_a_key_counts_the_same_in_lua(self) -> None:

@@ -266,7 +266,7 @@ class UniqueMachine(RuleBasedStateMachine):
         for is_dry_run in (True, False):
             stay: list[Scheduled] = []
             moved = schedule.reschedule_all(
-                *("q", found, lambda each: (each.payload, due_ms)), stays=stay.append, is_dry_run=is_dry_run
+                *("q", found, lambda each: (each.stored, due_ms)), stays=stay.append, is_dry_run=is_dry_run
             )
             outcomes.append((list(moved), stay))
         assert outcomes[0] == outcomes[1]

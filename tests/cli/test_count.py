@@ -45,6 +45,11 @@ def test_by_kinds(full: Site) -> None:
     }
     assert full.run("count", "--by", "task", "--task", "none").stderr == "No messages found.\n"
     assert full.rows("count", "--by", "reason", "--state", "dead") == [{"reason": "because", "messages": 1}]
+    kinds = ("count", "--state", "dead", "--by", "task", "--by", "error")
+    [group] = full.rows(*kinds)
+    assert (group["task"], group["error"], group["messages"]) == ("-", "unreadable", 1)
+    assert full.text(*kinds).split()[:5] == ["MESSAGES", "TASK", "ERROR", "FIRST", "LAST"]
+    assert full.run(*kinds, "--task", "none").stderr == "No dead letters found.\n"
 
 
 def test_a_time_needs_a_state(full: Site) -> None:

@@ -12,6 +12,8 @@ from kombu_redisdelay.broker.failure import FOREIGN
 from kombu_redisdelay.broker.paging import FIRST_PAGE
 from kombu_redisdelay.operations import content
 from kombu_redisdelay.operations import filters as module
+from tests.broker.rig import payload
+from tests.dead import bury
 from tests.operations.kit import dead, give_up, ids
 from tests.transport.kit import Inbox, Site, drain
 
@@ -21,6 +23,22 @@ def put_garbage(site: Site, data: bytes) -> str:
     site.redis.lpush("celery", data)
     assert site.channel().basic_get("celery") is None
     return hashlib.sha1(data).hexdigest()
+
+
+def test_by_task_and_kind_of_reason(site: Site, messages: Messages) -> None:
+    text = payload("id", headers={"lang": "py", "task": "a", "id": "id"})
+    for queue, reason in [("q", "delivery limit of 5"), ("other", "delivery limit of 3"), ("q", "no body")]:
+        bury(site.channel().store, queue, text, reason)
+    bury(site.channel().store, "q", "{}", "rejected")
+    [by_limit, unreadable] = messages.failures(dead(task="a"))
+    assert (by_limit.task, by_limit.error, by_limit.count) == ("a", "delivery-limit", 2)
+    assert (unreadable.error, unreadable.count) == ("unreadable", 1)
+    of_limit = [each.since for each in messages.select(dead(reason="delivery limit*")) if each.since]
+    assert (by_limit.first, by_limit.last) == (min(of_limit), max(of_limit))
+    assert [(each.task, each.error, each.count) for each in messages.failures(dead())] == [
+        *(("a", "delivery-limit", 2), ("-", "rejected", 1), ("a", "unreadable", 1)),
+    ]
+    assert messages.failures() == []
 
 
 class TestRequeue:

@@ -113,8 +113,8 @@ def test_by_task_and_error(messages: Messages) -> None:
             assert (one.first, one.last) == (min(filter(None, moments)), max(filter(None, moments)))
     assert [group.count for group in messages.failures(failed(queue="other"))] == [1]
     assert [group.task for group in messages.failures(failed(error="OS*"))] == ["b"]
-    with pytest.raises(ValueError, match="state must be failed"):
-        messages.failures(Selection(state="dead"))
+    with pytest.raises(ValueError, match="state must be one of failed, dead"):
+        messages.failures(Selection(state="ready"))
 
 
 class TestRenewed:

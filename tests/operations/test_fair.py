@@ -116,6 +116,9 @@ def test_a_pause_of_a_key(queues: Queues) -> None:
 def test_what_is_refused(queues: Queues) -> None:
     with pytest.raises(TypeError, match="say which limit"):
         queues.limit_keys("celery")
+    for limit in (queues.limit, queues.limit_keys, partial(queues.limit_key, key="t")):
+        with pytest.raises(TypeError, match="say which limit"):
+            limit("celery", rate="1/s", speed=3)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="burst needs a rate"):
         queues.limit_key("celery", "t", burst=3)
     with pytest.raises(ValueError, match="concurrency must be a whole number"):

@@ -16,9 +16,11 @@ import kombu_redisdelay
 from kombu_redisdelay import Messages, Selection
 from kombu_redisdelay.broker.store import Store
 from kombu_redisdelay.cli import list as list_command
+from kombu_redisdelay.operations.changed import Stays
+from kombu_redisdelay.operations.parameters import LIMIT, Parameter
 from kombu_redisdelay.operations.readers import Cursor, Entry, Look, Span
 from kombu_redisdelay.operations.states import STATES, State
-from kombu_redisdelay.operations.verbs import VERBS, How, Stays, Verb
+from kombu_redisdelay.operations.verbs import VERBS, How, Verb
 from tests.cli.site import run_delayed
 from tests.finished import OF_MESSAGES
 from tests.operations.kit import ids, in_each_state
@@ -58,24 +60,30 @@ class OddReader:
 
 
 PRAISED: list[str] = []
+HEARD: list[Any] = []
 
 
-def praise(
-    store: Store, name: str, entries: Iterable[Entry], prepared: None, stays: Stays
-) -> Iterator[Entry]:
+def praise(store: Store, name: str, entries: Iterable[Entry], loudness: Any, stays: Stays) -> Iterator[Entry]:
     for entry in entries:
         PRAISED.append(entry.content.id)
+        HEARD.append(loudness)
         yield entry
 
 
 ODD = State("odd", OddReader(), ("since", "id", "queue", "task"), "The odd one first.")
-PRAISE = Verb("praise", "praised", "praising", "Praise odd messages.", {"odd": How(praise)})
+LOUDNESS = Parameter("how_loud", LIMIT, "From a whisper.", "Loudness", "a whisper", least=1)
+PRAISE = Verb(
+    *("praise", "praised", "praising", "Praise odd messages.", {"odd": How(praise)}),
+    parameters=(LOUDNESS,),
+    prepare=lambda store, how_loud=None: how_loud,
+)
 
 
 @pytest.fixture
 def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A state and a verb that only the tables know."""
     PRAISED.clear()
+    HEARD.clear()
     monkeypatch.setitem(STATES, ODD.name, ODD)
     monkeypatch.setitem(VERBS, PRAISE.name, PRAISE)
 
@@ -103,6 +111,8 @@ class TestPluggedIn:
         assert [each.id for each in messages.page(Selection(state="odd")).messages] == ["odd-one"]
         done = messages.praise(Selection(every=True))  # type: ignore[attr-defined]
         assert (done.verb, done.count, PRAISED) == ("praise", 1, ["odd-one"])
+        messages.praise(Selection(every=True), how_loud=3)  # type: ignore[attr-defined]
+        assert HEARD == [None, 3]
         with pytest.raises(ValueError, match="state must be one of scheduled, ready, not 'odd'"):
             messages.cancel(Selection(state="odd"))
 
@@ -120,6 +130,9 @@ class TestPluggedIn:
         assert result.stdout.splitlines()[0] == (
             '{"verb": "praise", "dry_run": false, "id": "odd-one", "messages": 1}'
         )
+        assert re.search(r"--how-loud LIMIT +From a whisper.", run_delayed(app, "praise", "--help").stdout)
+        run_delayed(app, "praise", "odd-one", "--how-loud", "3")
+        assert HEARD == [None, None, 3]
 
     def test_page(self, app: Celery) -> None:
         viewer = Viewer(app)
@@ -128,6 +141,13 @@ class TestPluggedIn:
         assert "1 odd message." in page.text
         assert viewer.press("Praise all").heading == "Praise 1 odd message of all queues?"
         assert "Praised 1 message." in viewer.press("Praise all").text
+        viewer.open("/messages", state="odd")
+        viewer.press("Praise all")
+        assert "How loud must be a whole number from 1, not &#39;very&#39;" in (
+            viewer.press("Praise all", how_loud="very").source
+        )
+        viewer.press("Praise all", how_loud="3")
+        assert HEARD == [None, 3]
         viewer.open("/message", id="odd-one")
         assert "Praise 1 message?" in viewer.press("Praise").text
         viewer.close()
