@@ -253,7 +253,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
     return None
 
 
-def what_is_said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What the server has said, without the command of a pipeline, and without the name of a script and its
     line, which matter only if the script is wrong."""
     return _OF_A_SCRIPT.sub("", _without_command(error))

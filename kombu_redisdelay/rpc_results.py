@@ -21,7 +21,7 @@ from kombu_redisdelay.extending import extend
 _expires_ms: ContextVar[int] = ContextVar("redisdelay_result_expires_ms", default=0)
 
 #: What may be said of who waits for a result, beside its id.
-WHERE = ("reply_to", "correlation_id")
+REPLY_PROPERTIES = ("reply_to", "correlation_id")
 
 
 def is_rpc(backend: Any) -> bool:
@@ -30,13 +30,13 @@ def is_rpc(backend: Any) -> bool:
     return rpc is not None and isinstance(backend, rpc.RPCBackend)
 
 
-def who_waits(properties: Mapping[str, Any]) -> dict[str, Any]:
+def reply_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     """What a request says of who waits for the result of a task: that of ``rpc://`` goes there.
 
     Arguments:
         properties: those of its message.
     """
-    return {name: properties.get(name) for name in WHERE}
+    return {name: properties.get(name) for name in REPLY_PROPERTIES}
 
 
 def expires_ms() -> int:

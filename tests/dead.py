@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from kombu_redisdelay.broker.keeping import Undeliverable, dead_lettering
-from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.keys import RedisKeys
 from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.server.scripts import run_each
 from kombu_redisdelay.broker.store import Store
@@ -23,7 +23,7 @@ def bury(store: Store, queue: str, payload: str | bytes, reason: str) -> None:
     run_each(store.server, [dead_lettering(store, 10_000, "nobody", message, is_limited=False)])
 
 
-def dead_letters(client: Any, keys: QueueKeys) -> list[bytes]:
+def dead_letters(client: Any, keys: RedisKeys) -> list[bytes]:
     """The dead letters of a queue, the oldest first. Each is a line, ``<when, ms> <failures> <priority step>
     <reason>``, and below it the message."""
     names = client.zrange(keys.dead_index, 0, -1)

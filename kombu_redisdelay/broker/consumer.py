@@ -21,7 +21,7 @@ from kombu_redisdelay.broker.message import split_stored
 from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.recovery import HoldingConsumer, Recovery
 from kombu_redisdelay.broker.server.line import AckInVain
 from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
@@ -283,12 +283,12 @@ class Consumer:
         if self.finishing is not None:
             self.finishing.send()
         self.confirm_acks()
-        how = "lost" if crashed and not self._failed else "returned"
+        reason = "lost" if crashed and not self._failed else "returned"
         for tag, (queue, _) in list(self._failed.items()):
             if tag not in keep:
                 self.requeue(queue, tag)
-        holders = [Holder(queue, self.name, lease_counts=False) for queue in self.membership.queues]
-        outcome = finish(self._recovery.give_back(holders, how, keep))
+        holders = [HoldingConsumer(queue, self.name, lease_counts=False) for queue in self.membership.queues]
+        outcome = finish(self._recovery.give_back(holders, reason, keep))
         return all(returned.holds_none for returned in outcome.values())
 
     def forget_queue(self, queue: str) -> None:
@@ -308,9 +308,9 @@ class Consumer:
         """Close the connections. The next command opens one again, and sends the unconfirmed acks first."""
         self.store.disconnect()
 
-    def _give_back(self, queue: str, tags: Sequence[str], how: str, delay_ms: float | None = None) -> int:
+    def _give_back(self, queue: str, tags: Sequence[str], reason: str, delay_ms: float | None = None) -> int:
         """Returns how many of them were held."""
-        settled, dead = self._recovery.give_back_tags(queue, self.name, tags, how, delay_ms)
+        settled, dead = self._recovery.give_back_tags(queue, self.name, tags, reason, delay_ms)
         if dead:
             self._acks.wake([queue])
         return settled

@@ -157,7 +157,7 @@ def key_of(payload: bytes) -> FairKey:
     return read_key(message) if isinstance(message, dict) else FairKey()
 
 
-class KeyLimits(NamedTuple):
+class StoredKeyLimits(NamedTuple):
     """The limits of keys. ``None`` is no limit; for one key, it is the limit of every key.
 
     Attributes:
@@ -190,7 +190,7 @@ class KeyState(NamedTuple):
     turns: Mapping[int, float]
     is_at_limit: bool
     paused_ms: int | None
-    own: KeyLimits
+    own: StoredKeyLimits
 
 
 def is_fair(store: Store, queue: str) -> bool:
@@ -230,7 +230,7 @@ def iter_limited_keys(store: Store, queue: str) -> Iterator[KeyState]:
     """The same for those keys that are paused, have limits of their own, or are at a limit."""
     keys = store.keys(queue)
     # When all consumers are full, nobody has noted which of those are at a limit of which they hold messages.
-    used = [("HSCAN", keys.active), ("ZSCAN", keys.rate_clocks)]
+    used = [("HSCAN", keys.unacked_by_key), ("ZSCAN", keys.rate_clocks)]
     for some in _pages(store, [*_limited_of(store, queue), *used]):
         yield from (state for state in _read(store, queue, some) if state.is_at_limit or any(state.own))
 
@@ -299,7 +299,7 @@ def _all_of(store: Store, queue: str) -> list[tuple[str, str]]:
     """The commands that find keys, and where."""
     keys = store.keys(queue)
     turns = [("ZSCAN", keys.turns(step)) for step in store.steps]
-    return turns + [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.active)]
+    return turns + [("HSCAN", key) for key in (keys.limited, keys.key_limits, keys.unacked_by_key)]
 
 
 def _limited_of(store: Store, queue: str) -> list[tuple[str, str]]:
@@ -347,7 +347,7 @@ def _read(store: Store, queue: str, some: Sequence[bytes]) -> list[KeyState]:
 
 
 def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
-    active, own, is_at_limit, limited, *each = row
+    unacked, own, is_at_limit, limited, *each = row
     paused_ms, limits = _own_of(own)
     turns = {
         step: float(start) for step, start in zip(steps, each[1::2], strict=True) if start is not None
@@ -355,7 +355,7 @@ def _state_of(steps: Sequence[int], key: bytes, row: Sequence[Any]) -> KeyState:
     return KeyState(
         key=key.decode(errors="replace"),
         ready={step: length for step, length in zip(steps, each[::2], strict=True) if length},
-        unacked=_number(active),
+        unacked=_number(unacked),
         turns=turns,
         is_at_limit=bool(is_at_limit),
         paused_ms=paused_ms,
@@ -367,11 +367,11 @@ def _number(text: bytes | None) -> int | None:
     return int(text) if text is not None and _NUMBER.fullmatch(text) else None
 
 
-def _own_of(text: bytes | None) -> tuple[int | None, KeyLimits]:
+def _own_of(text: bytes | None) -> tuple[int | None, StoredKeyLimits]:
     try:
         paused_ms, concurrency, interval_us, burst = map(float, (text or b"").split())
-        return int(paused_ms) or None, KeyLimits(
+        return int(paused_ms) or None, StoredKeyLimits(
             int(concurrency) or None, interval_us or None, int(burst) or None
         )
     except (ValueError, OverflowError):
-        return None, KeyLimits()
+        return None, StoredKeyLimits()

@@ -129,7 +129,7 @@ class FinishedTasks:
         self, queue: str, skip: int = 0, texts: Sequence[str] = ()
     ) -> Iterator[tuple[bytes, int, bool]]:
         """The lines of *queue*, the oldest first, read page by page. Each comes with how many were passed,
-        with it, and with what :attr:`Entry.is_sure <kombu_redisdelay.broker.paging.Entry.is_sure>` says.
+        with it, and with what :attr:`is_sure <kombu_redisdelay.broker.paging.ListEntry.is_sure>` says.
 
         Arguments:
             skip: how many to pass over first.

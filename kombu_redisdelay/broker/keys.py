@@ -44,13 +44,13 @@ class _Key:
         self.unused = unused
         self.__doc__ = what
 
-    def __set_name__(self, owner: type[QueueKeys], attribute: str) -> None:
+    def __set_name__(self, owner: type[RedisKeys], attribute: str) -> None:
         self.name = self.name or attribute
         _TYPES[self.name] = self._type
 
     if TYPE_CHECKING:
         # Of an object, the attribute is the complete key.
-        def __get__(self, keys: QueueKeys, owner: type[QueueKeys]) -> str: ...
+        def __get__(self, keys: RedisKeys, owner: type[RedisKeys]) -> str: ...
 
 
 class ArchiveKeys(NamedTuple):
@@ -65,7 +65,7 @@ class ArchiveKeys(NamedTuple):
     returned: str
 
 
-class QueueKeys:
+class RedisKeys:
     """The keys of one queue, complete with ``global_keyprefix``.
 
     Arguments:
@@ -100,7 +100,9 @@ class QueueKeys:
     fair = _Key("hash", STAYS, "how many messages of a fair queue are sorted by key (lua/include/fair.lua)")
     limited = _Key("hash", GOES, "the keys of a fair queue that are at a limit")
     unacked_keys = _Key("hash", GOES, "consumer and tag -> key of that message, if counted", "unacked-keys")
-    active = _Key("hash", GOES, "key of a fair queue -> how many are unacked, if that is limited")
+    unacked_by_key = _Key(
+        "hash", GOES, "key of a fair queue -> how many are unacked, if that is limited", "active"
+    )
     key_limits = _Key("hash", ITSELF, "key of a fair queue -> its own limits", "key-limits")
     rate_clocks = _Key("zset", ITSELF, "key of a fair queue -> how much of its rate is used", "tats")
     alarms = _Key("zset", GOES, "key of a fair queue -> when its rate allows the next message")
@@ -172,7 +174,7 @@ class QueueKeys:
         return f"{self._base}claim:{what}"
 
 
-_KEYS = {attribute: key for attribute, key in vars(QueueKeys).items() if isinstance(key, _Key)}
+_KEYS = {attribute: key for attribute, key in vars(RedisKeys).items() if isinstance(key, _Key)}
 
 
 def names_of(unused: str) -> list[str]:
@@ -181,7 +183,7 @@ def names_of(unused: str) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) -> QueueKeys:
+def redis_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) -> RedisKeys:
     """The keys of *queue*, behind the ``global_keyprefix`` *prefix*.
 
     Arguments:
@@ -194,7 +196,7 @@ def queue_keys(prefix: str, queue: str, separator: str, in_slots: bool = False) 
         raise ValueError(f"a queue of a cluster cannot be named {queue!r}: its name begins with '}}'")
     # No f-strings: a name may be a member of an Enum, which has another text there.
     ready = prefix + "{" + queue + "}" if in_slots else prefix + queue
-    return QueueKeys(ready, prefix + "redisdelay:{" + queue + "}:", separator)
+    return RedisKeys(ready, prefix + "redisdelay:{" + queue + "}:", separator)
 
 
 def known_queues(prefix: str) -> str:
@@ -232,7 +234,7 @@ def is_ours(queue: str) -> bool:
 
 
 def expected_type(key: str) -> str:
-    """The Redis type of *key*: one of a :class:`QueueKeys`, that of the known queues, or one of bindings."""
+    """The Redis type of *key*: one of a :class:`RedisKeys`, that of the known queues, or one of bindings."""
     if key.endswith(known_queues("")):
         return "zset"
     if "_kombu.binding" in key:

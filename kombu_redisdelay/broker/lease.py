@@ -14,11 +14,11 @@ from time import monotonic
 
 from redis.exceptions import RedisError
 
-from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.keys import RedisKeys
 from kombu_redisdelay.broker.lease_policy import SHORTEST_RENEWAL_INTERVAL, LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, NAME_BYTES_PER_CALL, portions
-from kombu_redisdelay.broker.processes import Event, Lock, Thread
+from kombu_redisdelay.broker.processes import Lock, NativeEvent, Thread
 from kombu_redisdelay.broker.server.scripts import RENEW, UNLIST, run_each, try_each
 from kombu_redisdelay.broker.server.server import Server, by_slot
 from kombu_redisdelay.broker.server.wire import Command, checked
@@ -87,9 +87,9 @@ class Lease:
         #: Keys of consumers where a renewal has come after that.
         self._ended: set[str] = set()
         self._renewing = Lock()
-        self._stopped = Event()
+        self._stopped = NativeEvent()
         #: Set to make the thread renew at once.
-        self._changed = Event()
+        self._changed = NativeEvent()
         self._thread: Thread | None = None
         self._failure: _Failure | None = None
         self._served_since = float("-inf")
@@ -100,18 +100,18 @@ class Lease:
         does not."""
         return self._served_since
 
-    def cover(self, keys: QueueKeys) -> None:
+    def cover(self, keys: RedisKeys) -> None:
         """Renew the lease in this queue too, from now on."""
         if keys.consumers not in self._covered:
             self._covered[keys.consumers] = keys.unacked(self._consumer)
             self._start()
             self._changed.set()
 
-    def keeps_alive(self, keys: QueueKeys, expires_ms: int) -> bool:
+    def keeps_alive(self, keys: RedisKeys, expires_ms: int) -> bool:
         """Whether this was asked for before."""
         return self._expires_ms.get(keys.consumers) == expires_ms
 
-    def keep_alive(self, keys: QueueKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
+    def keep_alive(self, keys: RedisKeys, ready_keys: Sequence[str], expires_ms: int) -> None:
         """Keep a queue with ``x-expires`` from expiring, from now on.
 
         Arguments:
@@ -128,12 +128,12 @@ class Lease:
         self._start()
         self._changed.set()
 
-    def let_expire(self, keys: QueueKeys) -> None:
+    def let_expire(self, keys: RedisKeys) -> None:
         """Stop keeping a queue from expiring."""
         self._refreshing.pop(keys.consumers, None)
         self._expires_ms.pop(keys.consumers, None)
 
-    def uncover(self, keys: QueueKeys) -> None:
+    def uncover(self, keys: RedisKeys) -> None:
         """Stop renewing the lease in this queue. When this returns, no renewal can follow."""
         with self._renewing:
             self._covered.pop(keys.consumers, None)
@@ -141,7 +141,7 @@ class Lease:
             self._ended.discard(keys.consumers)
             self.let_expire(keys)
 
-    def may_have_ended(self, keys: QueueKeys, now_ms: float) -> bool:
+    def may_have_ended(self, keys: RedisKeys, now_ms: float) -> bool:
         """Whether the lease may have ended in this queue since this was asked before. If not, nobody was
         given what the consumer holds.
 

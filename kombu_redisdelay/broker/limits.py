@@ -11,7 +11,7 @@ from math import ceil, isclose
 from typing import Any, NamedTuple
 
 from kombu_redisdelay.broker.fair_counts import check_keys, count_keys
-from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, StoredKeyLimits
 from kombu_redisdelay.broker.portions import finish
 from kombu_redisdelay.broker.server.scripts import (
     SET_LIMITS,
@@ -30,11 +30,11 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?:/([smh]))?", re.ASCII)
 #: microseconds, and :attr:`Limits.rate` shows each rate between them without an exponent.
 _LONGEST_US, _SHORTEST_US = 360_000_000_000.0, 1.0
 
-#: The limits of every key, in the hash of the limits of a queue: in the order of :class:`KeyLimits`.
+#: The limits of every key, in the hash of the limits of a queue: in the order of :class:`StoredKeyLimits`.
 _KEY_FIELDS = ("key_concurrency", "key_interval_us", "key_burst")
 
 #: The same of the limits that a key has for itself.
-_OWN_FIELDS = KeyLimits._fields
+_OWN_FIELDS = StoredKeyLimits._fields
 
 #: State of a queue, as it is in Redis -> state.
 _STATES: Mapping[bytes | None, str] = {state.encode(): state for state in (ON, OFF)}
@@ -218,18 +218,18 @@ class FairQueues:
         commands = (("HGET", self._store.keys(queue).limits, "fair") for queue in queues)
         return list(answers(self._store.server, commands))
 
-    def limits(self, queues: Sequence[str]) -> list[KeyLimits]:
+    def limits(self, queues: Sequence[str]) -> list[StoredKeyLimits]:
         """The limits of every key of each of *queues*."""
         commands = (("HMGET", self._store.keys(queue).limits, *_KEY_FIELDS) for queue in queues)
         return [_key_limits_of(row) for row in answers(self._store.server, commands)]
 
-    def limit(self, queues: Sequence[str], limits: KeyLimits) -> None:
+    def limit(self, queues: Sequence[str], limits: StoredKeyLimits) -> None:
         """Set the limits of every key of each of *queues*."""
         self._set(queues, dict(zip(_KEY_FIELDS, map(_text, limits), strict=True)))
         for queue in queues:
             self._look_at_all(queue)
 
-    def limit_key(self, queue: str, key: str, limits: KeyLimits) -> None:
+    def limit_key(self, queue: str, key: str, limits: StoredKeyLimits) -> None:
         """Set the limits that *key* has for itself."""
         self._set([queue], dict(zip(_OWN_FIELDS, map(_text, limits), strict=True)), key)
 
@@ -262,9 +262,9 @@ def _int(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def _key_limits_of(row: Sequence[Any]) -> KeyLimits:
+def _key_limits_of(row: Sequence[Any]) -> StoredKeyLimits:
     concurrency, interval, burst = map(number_of, row)
-    return KeyLimits(
+    return StoredKeyLimits(
         concurrency=None if concurrency is None else int(concurrency),
         interval_us=interval,
         burst=None if burst is None or interval is None else int(burst),

@@ -64,7 +64,7 @@ class KeepFinished:
     age_ms: int
 
 
-class Kind(NamedTuple):
+class OptionKind(NamedTuple):
     """What the value of an option must be.
 
     Attributes:
@@ -77,9 +77,11 @@ class Kind(NamedTuple):
     is_right: Callable[[Any], bool]
     what_is_wrong: Callable[[Any], str] = "not {!r}".format
 
-    def or_none(self) -> Kind:
+    def optional(self) -> OptionKind:
         expected, is_right, what_is_wrong = self
-        return Kind(f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong)
+        return OptionKind(
+            f"{expected}, or None", lambda value: value is None or is_right(value), what_is_wrong
+        )
 
     def check(self, option: str, value: object) -> None:
         """
@@ -104,20 +106,20 @@ def _is_some_time(value: object) -> bool:
     return _is_seconds(value) and value != 0
 
 
-def whole(least: int, most: float = math.inf, of: str = "") -> Kind:
+def whole(least: int, most: float = math.inf, of: str = "") -> OptionKind:
     """A whole number from *least* to *most*.
 
     Arguments:
         of: of what, in words, with a space in front.
     """
     expected = f"a whole number{of} from {least}" + (f" to {most}" if most < math.inf else "")
-    return Kind(expected, lambda value: _is_int(value, least, most))
+    return OptionKind(expected, lambda value: _is_int(value, least, most))
 
 
 #: The longest of them is 10^9.
-SECONDS = Kind("a number of seconds from 0", _is_seconds)
-SOME_TIME = Kind("a number of seconds above 0", _is_some_time)
-BOOL = Kind("True or False", lambda value: isinstance(value, bool))
+SECONDS = OptionKind("a number of seconds from 0", _is_seconds)
+SOME_TIME = OptionKind("a number of seconds above 0", _is_some_time)
+BOOL = OptionKind("True or False", lambda value: isinstance(value, bool))
 
 
 def _are_partitions(value: object) -> bool:
@@ -127,7 +129,7 @@ def _are_partitions(value: object) -> bool:
     )
 
 
-def _to_keep(members: Mapping[str, int], expected: str) -> Kind:
+def _to_keep(members: Mapping[str, int], expected: str) -> OptionKind:
     """A dict with some of these *members*, 0 or None."""
 
     def is_member_right(name: object, value: Any) -> bool:
@@ -148,10 +150,10 @@ def _to_keep(members: Mapping[str, int], expected: str) -> Kind:
             return f"and not have {wrong!r} as {name!r}"
         return f"and {name!r} is unknown; known are {', '.join(members)}"
 
-    return Kind(expected, is_right, what_is_wrong)
+    return OptionKind(expected, is_right, what_is_wrong)
 
 
-def _option(default: Any, kind: Kind, was: str = "") -> Any:
+def _option(default: Any, kind: OptionKind, was: str = "") -> Any:
     """A row of :class:`Options`.
 
     Arguments:
@@ -175,7 +177,7 @@ class Options:
     visibility_timeout: float = _option(60.0, SOME_TIME)
     #: Failures that a message may have before it is dead-lettered; None for any number. With the default,
     #: and that of retry_wait, that is after two minutes of waiting.
-    delivery_limit: int | None = _option(9, whole(1).or_none())
+    delivery_limit: int | None = _option(9, whole(1).optional())
     #: Seconds that a message waits after its second failure. It waits twice as long after each further one,
     #: up to a minute, or retry_wait if that is longer. After the first failure it does not wait. With 0 it
     #: never does.
@@ -191,13 +193,13 @@ class Options:
     confirm_replicas: int = _option(0, whole(0))
     #: Queue -> over how many partitions it is spread.
     partitions: Mapping[str, int] = _option(
-        {}, Kind(f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions)
+        {}, OptionKind(f"a dict of queues and whole numbers from 1 to {MAX_PARTITIONS}", _are_partitions)
     )
     #: Whether a Celery worker that is told to revoke a task takes it out of the schedule of its queues.
     revoke_scheduled: bool = _option(True, BOOL)
     #: Seconds for which a task that a Celery worker does not know waits for one that does. Then it becomes a
     #: dead letter. None: it is discarded at once, as Celery does.
-    unknown_task_wait: float | None = _option(3600.0, SOME_TIME.or_none())
+    unknown_task_wait: float | None = _option(3600.0, SOME_TIME.optional())
     #: How much a queue keeps of tasks that have failed: count, age in seconds, and bytes, each with a
     #: default of its own. None or 0: nothing.
     keep_failed: Mapping[str, float] | int | None = _option(
@@ -216,7 +218,7 @@ class Options:
     message_size_warning: int = _option(LARGE_MESSAGE, whole(0, of=" of bytes"))
     #: Bytes that the message of new work may have. It is not published if it has more. None or 0 for any
     #: number.
-    message_size_limit: int | None = _option(None, whole(0, of=" of bytes").or_none())
+    message_size_limit: int | None = _option(None, whole(0, of=" of bytes").optional())
 
     @classmethod
     def of(cls, transport_options: Mapping[str, Any]) -> Options:

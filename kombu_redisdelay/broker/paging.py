@@ -44,7 +44,7 @@ REQUEUE, REMOVE, FORESEE = "requeue", "drop", "foresee"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListEntry:
     """An entry of a list.
 
     Attributes:
@@ -95,7 +95,7 @@ def walk(
     size: int = MESSAGES_PER_CALL,
     skip: int = 0,
     first_page: Reply | None = None,
-) -> Iterator[Entry]:
+) -> Iterator[ListEntry]:
     """The entries of a list from the right end, where entries are taken, to the left end, where they are
     added. It ends when it has come so far: it may include entries that were added meanwhile.
 
@@ -125,7 +125,7 @@ def walk(
             next, last, mark, page_is_sure, bookmarks, entries = reply
             is_sure = is_sure and bool(page_is_sure)
             for taken_before, data in zip(entries[::2], entries[1::2], strict=True):
-                yield Entry(taken_before, data, is_sure)
+                yield ListEntry(taken_before, data, is_sure)
             if next == b"":
                 return
             reader = _Reader(next, last, mark, 0, bookmarks or reader.bookmarks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.keys import RedisKeys
 from kombu_redisdelay.broker.message import KEEP
 from kombu_redisdelay.broker.publish_calls import PUSH, token
 from kombu_redisdelay.broker.server.scripts import SCHEDULE
@@ -55,7 +55,7 @@ class Plan:
         return message_id, at_ms, 0, f"{self.step}:{text}"
 
 
-def plan(keys: QueueKeys, step: int) -> Plan:
+def plan(keys: RedisKeys, step: int) -> Plan:
     """The plan for the ready list of a priority *step*."""
     ready_key, wake_key = used = keys.ready_at(step), keys.wake
     scheduling = (ready_key, wake_key, keys.schedule, keys.messages, keys.duplicates)

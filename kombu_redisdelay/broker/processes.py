@@ -105,8 +105,8 @@ def Lock() -> Any:
     return _original("allocate_lock")()
 
 
-class Event:
-    """As ``threading.Event``, for one thread that sets it and one that waits."""
+class NativeEvent:
+    """As ``threading.NativeEvent``, for one thread that sets it and one that waits."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -139,7 +139,7 @@ class Thread:
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.run = run
-        self.ended = Event()
+        self.ended = NativeEvent()
         try:
             worker = _idle.pop()
         except IndexError:

@@ -42,7 +42,7 @@ class Ready:
     Attributes:
         step: its priority step.
         position: how many messages of the queue are taken before it.
-        is_sure: as :attr:`Entry.is_sure <kombu_redisdelay.broker.paging.Entry.is_sure>`.
+        is_sure: as :attr:`ListEntry.is_sure <kombu_redisdelay.broker.paging.ListEntry.is_sure>`.
         key: whose turn it takes in a fair queue; ``None`` if it is in the ready list.
         in_list: how many of its list are taken before it, if it has a key. Then the position is a guess, as
             if each key had its turn when the one before has none left.

@@ -54,7 +54,7 @@ ENDING_PER_LOOK = 500
 QUEUES_PER_SCRIPT = 10
 
 
-class Holder(NamedTuple):
+class HoldingConsumer(NamedTuple):
     """A consumer that may hold messages of a queue.
 
     Attributes:
@@ -92,7 +92,7 @@ class _Return:
         briefs: of some of those that were lost and went back.
     """
 
-    holder: Holder
+    holder: HoldingConsumer
     tags: list[bytes] = field(default_factory=list)
     ids: Mapping[bytes, str] = field(default_factory=dict)
     given_back: int = 0
@@ -126,14 +126,14 @@ class Recovery:
         self._options = options
 
     def give_back(
-        self, holders: Sequence[Holder], how: str, keep: Collection[str] = ()
-    ) -> RoundTrips[dict[Holder, Returned]]:
+        self, holders: Sequence[HoldingConsumer], reason: str, keep: Collection[str] = ()
+    ) -> RoundTrips[dict[HoldingConsumer, Returned]]:
         """Give back what *holders* hold, except the delivery tags in *keep*. Returns the result for each.
 
         Arguments:
-            how: "returned" or "lost" (``lua/include/give_back.lua``).
+            reason: "returned" or "lost" (``lua/include/give_back.lua``).
         """
-        outcome: dict[Holder, Returned] = {}
+        outcome: dict[HoldingConsumer, Returned] = {}
         kept = {tag.encode() for tag in keep}
         for first in range(0, len(holders), HOLDERS_AT_ONCE):
             returns = [_Return(holder) for holder in holders[first : first + HOLDERS_AT_ONCE]]
@@ -144,7 +144,7 @@ class Recovery:
             while pending:
                 yield
                 some = next(portions(pending, _weight, HOLDERS_AT_ONCE, MESSAGES_PER_CALL))
-                self._give_back_some(some, how)
+                self._give_back_some(some, reason)
                 unfinished = [each for each in some if each.tags and not each.done]
                 pending = unfinished + pending[len(some) :]
             outcome |= {each.holder: Returned(each.given_back, each.done, each.briefs) for each in returns}
@@ -159,28 +159,28 @@ class Recovery:
             each.tags.sort(key=lambda tag: (len(tag), tag), reverse=True)
 
     def give_back_tags(
-        self, queue: str, consumer: str, tags: Sequence[str], how: str, delay_ms: float | None = None
+        self, queue: str, consumer: str, tags: Sequence[str], reason: str, delay_ms: float | None = None
     ) -> tuple[int, int]:
         """Give back some messages that *consumer* holds. Returns how many of them were held, and how many of
         those are dead letters now.
 
         Arguments:
-            how: "unseen", "returned" or "failed" (``lua/include/give_back.lua``).
+            reason: "unseen", "returned" or "failed" (``lua/include/give_back.lua``).
             delay_ms: after how many ms they may be delivered again; ``None``: as the option ``retry_wait``
                 says.
         """
-        holder, settled, dead = Holder(queue, consumer, lease_counts=False), 0, 0
+        holder, settled, dead = HoldingConsumer(queue, consumer, lease_counts=False), 0, 0
         left: list[tuple[Argument, str]] = [(tag, "") for tag in tags]
         while left:
-            _, keys, args = self._call(holder, left, how, delay_ms, stays=True)
+            _, keys, args = self._call(holder, left, reason, delay_ms, stays=True)
             reply, ids = self._read(queue, GIVE_BACK(self._store.server, keys, args))
             settled, dead = settled + reply.settled, dead + reply.dead
             left[: reply.looked_at] = ids.items()
         return settled, dead
 
-    def _give_back_some(self, returns: Sequence[_Return], how: str) -> None:
+    def _give_back_some(self, returns: Sequence[_Return], reason: str) -> None:
         calls = [
-            self._call(each.holder, [(tag, each.ids.get(tag, "")) for tag in each.some_tags], how)
+            self._call(each.holder, [(tag, each.ids.get(tag, "")) for tag in each.some_tags], reason)
             for each in returns
         ]
         for each, reply in zip(returns, run_each(self._store.server, calls), strict=True):
@@ -202,9 +202,9 @@ class Recovery:
 
     def _call(
         self,
-        holder: Holder,
+        holder: HoldingConsumer,
         tags_and_ids: Sequence[tuple[Argument, str]],
-        how: str,
+        reason: str,
         delay_ms: float | None = None,
         *,
         stays: bool = False,
@@ -219,7 +219,7 @@ class Recovery:
             chain.from_iterable(tags_and_ids),
             consumer="" if stays else holder.consumer,
             lease_counts=int(holder.lease_counts),
-            how=how,
+            reason=reason,
             byte_limit=BYTES_PER_CALL,
             separator=k.separator,
             delivery_limit=options.delivery_limit or 0,
@@ -364,7 +364,7 @@ class Recoverer:
         ending: Sequence[bytes | int],
         members: Sequence[bytes],
         is_over: Callable[[str], bool],
-    ) -> list[Holder]:
+    ) -> list[HoldingConsumer]:
         # A member that is not the name of a consumer holds nothing.
         names = [member.decode(errors="replace") for member in members]
         lease_ends = {
@@ -375,9 +375,9 @@ class Recoverer:
         holders = []
         for name in dict.fromkeys((*names, *lease_ends)):
             if is_over(process_of(name)):
-                holders.append(Holder(queue, name, lease_counts=False))
+                holders.append(HoldingConsumer(queue, name, lease_counts=False))
             elif name in unrenewed and lease_ends[name] <= now_ms and name != self.name:
-                holders.append(Holder(queue, name, lease_counts=True))
+                holders.append(HoldingConsumer(queue, name, lease_counts=True))
         return holders
 
 
@@ -387,7 +387,7 @@ def _weight(each: _Return) -> int:
     return 4 + len(each.some_tags)
 
 
-def _report_recovered(holder: Holder, returned: Returned) -> None:
+def _report_recovered(holder: HoldingConsumer, returned: Returned) -> None:
     host, pid = host_and_pid(holder.consumer)
     logger.warning(
         "Recovered %d message(s) of queue %r from process %s on %s (consumer %r), because %s%s",

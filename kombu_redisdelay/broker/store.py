@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
-from kombu_redisdelay.broker.keys import Partitions, QueueKeys, known_queues, queue_keys
+from kombu_redisdelay.broker.keys import Partitions, RedisKeys, known_queues, redis_keys
 from kombu_redisdelay.broker.message import KEEP, Due
 from kombu_redisdelay.broker.options import ISOLATED_AFTER
 from kombu_redisdelay.broker.plan import COMMANDS_OF_PUSH, Plan
@@ -122,8 +122,8 @@ class Store:
         """Close the connections. The next call opens one again."""
         self.server.disconnect()
 
-    def keys(self, queue: str) -> QueueKeys:
-        return queue_keys(self.prefix, queue, self.separator, self.server.has_slots)
+    def keys(self, queue: str) -> RedisKeys:
+        return redis_keys(self.prefix, queue, self.separator, self.server.has_slots)
 
     def slot(self, queue: str) -> int:
         """The slot of all keys of *queue*."""

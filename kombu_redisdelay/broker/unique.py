@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dateutil.parser import isoparse
 
-from kombu_redisdelay.broker.keys import QueueKeys
+from kombu_redisdelay.broker.keys import RedisKeys
 from kombu_redisdelay.broker.members import UNIQUE_BEGINS, UNIQUE_WITHIN, check_size
 from kombu_redisdelay.broker.message import DELAY_HEADER, ETA_HEADER, Due, from_ms, message_id, to_ms
 from kombu_redisdelay.broker.portions import Chore, Doing, Upkeep
@@ -266,7 +266,7 @@ def publishing(
 
 
 @lru_cache(maxsize=4096)
-def _packed(keys: QueueKeys, step: int) -> PackedKeys:
+def _packed(keys: RedisKeys, step: int) -> PackedKeys:
     return PackedKeys((keys.ready_at(step), keys.wake, *keys.scheduling, keys.ready))
 
 

@@ -31,19 +31,19 @@ AccessT = TypeVar("AccessT", bound=Access)
 T = TypeVar("T")
 
 
-def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
+def connect(how: type[AccessT], *, changes: bool = False) -> AccessT:
     """Connect to the broker of the app that ``celery -A`` names, until the command ends. Print a warning for
     each queue that was given with ``-Q`` (:mod:`kombu_redisdelay.cli.options`) and is not known: its name may
     be misspelt.
 
     Arguments:
         how: the class to open the broker with.
-        steers: whether the command changes something. An unknown queue is an error then, unless the option
+        changes: whether the command changes something. An unknown queue is an error then, unless the option
             ``--force`` is given.
 
     Raises:
         click.ClickException: the app uses another transport, or the URL or an option is invalid.
-        click.UsageError: a queue is not known, and the command *steers*.
+        click.UsageError: a queue is not known, and the command *changes*.
     """
     context = click.get_current_context()
     _check_app(context.obj.app)
@@ -54,7 +54,7 @@ def connect(how: type[AccessT], *, steers: bool = False) -> AccessT:
     context.call_on_close(access.close)
     unknown = unknown_queues(access, context.params.get("queues", ()))
     known = queue_names(access, ()) if unknown else []
-    if unknown and steers and not context.params.get("force"):
+    if unknown and changes and not context.params.get("force"):
         hint = " With --force, do it all the same." if "force" in context.params else ""
         names = " or ".join(map(repr, unknown))
         meant = "".join(_meant(queue, known) for queue in unknown)
@@ -114,7 +114,7 @@ def _check_app(app: Any) -> None:
         raise click.ClickException("No app was given. Use `celery -A proj delayed ...`, or -b with a URL.")
 
 
-def steered_queues(access: Access, selected: Sequence[str], every: bool) -> list[str]:
+def target_queues(access: Access, selected: Sequence[str], every: bool) -> list[str]:
     """The queues that a command is about to change: those that were *selected* by option, or *every* one.
 
     Raises:
@@ -133,7 +133,7 @@ def queue_names(access: Access, selected: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(selected)) or sorted({*access.queues(), *access.declared_queues}, key=natural)
 
 
-class Steered(NamedTuple):
+class Target(NamedTuple):
     """What a command is about to change: a queue, or with a *key* this key of it."""
 
     queue: str
@@ -158,19 +158,19 @@ class Steered(NamedTuple):
         return limits_of_key(store, self.queue, self.key).paused_since is not None
 
 
-def all_steered(queues: Sequence[str], keys: Sequence[str]) -> list[Steered]:
+def targets(queues: Sequence[str], keys: Sequence[str]) -> list[Target]:
     """Each of *queues*, or with *keys* each of these keys of them."""
     some: list[str | None] = [*keys] or [None]
-    return [Steered(queue, key) for queue in queues for key in some]
+    return [Target(queue, key) for queue in queues for key in some]
 
 
 @contextmanager
-def changing(store: Store, each: Sequence[Steered]) -> Iterator[None]:
+def changing(store: Store, each: Sequence[Target]) -> Iterator[None]:
     """Change *each* in a ``with`` block, one after the other. If that ends in the middle, say so."""
     try:
         yield
     except BROKER_ERRORS:
-        if len(store.partitions.all_names(steered.queue for steered in each)) > 1 or len(each) > 1:
+        if len(store.partitions.all_names(target.queue for target in each)) > 1 or len(each) > 1:
             echo("Some of it may be done. Run it again for the rest.", err=True)
         raise
 

@@ -71,7 +71,7 @@ def _change(
     if verb.needs_state and selection.ids is None and selection.state is None:
         options = " or ".join(f"--state {name}" for name in verb.states)
         raise click.UsageError(f"Say which: {options}.")
-    messages = connect(Messages, steers=True)
+    messages = connect(Messages, changes=True)
     change: Callable[..., Any] = getattr(messages, verb.name)
     asks = selection.ids is None and not yes
     try:

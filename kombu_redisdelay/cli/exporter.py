@@ -16,7 +16,7 @@ from kombu_redisdelay.cli.broker import connect_when_served, queue_names
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.serving import BoundedThreads, QuietHandler, socket_address
 from kombu_redisdelay.operations.access import Access
-from kombu_redisdelay.operations.viewers import Kept
+from kombu_redisdelay.operations.viewers import Cached
 
 
 @click.command("exporter")
@@ -91,13 +91,13 @@ def _kept(metrics: _Wsgi) -> _Wsgi:
     lock = Lock()
 
     @lru_cache(maxsize=4)
-    def answer(*asked: str) -> Kept[tuple[Any, list[bytes]]]:
+    def answer(*asked: str) -> Cached[tuple[Any, list[bytes]]]:
         def read() -> tuple[Any, list[bytes]]:
             started: list[Any] = []
             body = list(metrics(dict(zip(_ASKED, asked, strict=True)), lambda *start: started.append(start)))
             return started[0], body
 
-        return Kept(read, lambda _, took: took)
+        return Cached(read, lambda _, took: took)
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with lock:

@@ -8,7 +8,7 @@ import click
 
 from kombu_redisdelay.broker.fair_keys import ON
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.cli.broker import all_steered, changing, connect
+from kombu_redisdelay.cli.broker import changing, connect, targets
 from kombu_redisdelay.cli.echo import confirm, echo
 from kombu_redisdelay.cli.options import force_option, json_option, queues_option, yes_option
 from kombu_redisdelay.cli.output import show_json, show_lines
@@ -39,13 +39,13 @@ def command(queues: tuple[str, ...], off: bool, yes: bool, force: bool, as_json:
     """
     if not queues:
         raise click.UsageError("Name the queues with -Q.")
-    access = connect(Access, steers=True)
+    access = connect(Access, changes=True)
     names = list(dict.fromkeys(queues))
     if off and not yes:
         _ask(access.store, names)
     before = fair.fair_states(access.store, names)
     try:
-        with changing(access.store, all_steered(names, ())):
+        with changing(access.store, targets(names, ())):
             if off:
                 fair.make_plain(access.store, names)
             else:

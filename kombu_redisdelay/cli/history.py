@@ -71,11 +71,11 @@ def command(queues: tuple[str, ...], by: str, as_json: bool) -> None:
             show(_table_of_queues(found, by))
         else:
             kept = "hour" if by == "minute" else "week"
-            told = (
+            remark = (
                 f"Nothing is recorded of the last {kept}. "
                 "A history begins seconds after a worker first consumes."
             )
-            echo(told, err=True)
+            echo(remark, err=True)
 
 
 def _periods(history: QueueHistory, by: str) -> Sequence[Period]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.cli.broker import Steered, all_steered, changing, connect, tell_of_keys
+from kombu_redisdelay.cli.broker import Target, changing, connect, targets, tell_of_keys
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import force_option, json_option, keys_option, option_of, queues_option
 from kombu_redisdelay.cli.output import show_json
@@ -67,39 +67,39 @@ def command(
         raise click.UsageError("Give --per-key for each key, or --key for some, not both.")
     if not queues:
         raise click.UsageError("Name the queue with -Q.")
-    access = connect(Access, steers=True)
+    access = connect(Access, changes=True)
     names = list(dict.fromkeys(queues))
-    each = all_steered(names, keys)
+    each = targets(names, keys)
     try:
         with changing(access.store, each):
-            for steered in each:
-                _limit(access.store, steered, per_key, _NONE if clear else changes)
+            for target in each:
+                _limit(access.store, target, per_key, _NONE if clear else changes)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
-    found = {steered: _limits(access.store, steered, per_key) for steered in each}
+    found = {target: _limits(access.store, target, per_key) for target in each}
     if as_json:
         which = {"per_key": True} if per_key else {}
-        show_json({**steered.fields, **which, **asdict(its)} for steered, its in found.items())
+        show_json({**target.fields, **which, **asdict(its)} for target, its in found.items())
         return
-    for steered, its in found.items():
+    for target, its in found.items():
         is_as_each = (
-            steered.key is not None
-            and not fair.own_limits_of_key(access.store, steered.queue, steered.key).is_limited
+            target.key is not None
+            and not fair.own_limits_of_key(access.store, target.queue, target.key).is_limited
         )
         paused = "; it is paused" if its.paused_since is not None else ""
         said = f"{in_words(its)}{', as each key' if is_as_each else ''}{paused}"
-        echo(f"{steered}{' each key' if per_key else ''}: {said}")
+        echo(f"{target}{' each key' if per_key else ''}: {said}")
         if changes.get("concurrency") is not None:
-            _tell_of_early_acks(access.store, steered, its.concurrency, per_key)
-        if clear and not per_key and steered.key is None:
-            of_keys = fair.limits_of_every_key(access.store, steered.queue)
-            for remark in limits_of_keys(steered.queue, of_keys):
+            _tell_of_early_acks(access.store, target, its.concurrency, per_key)
+        if clear and not per_key and target.key is None:
+            of_keys = fair.limits_of_every_key(access.store, target.queue)
+            for remark in limits_of_keys(target.queue, of_keys):
                 echo(remark, err=True)
     if (keys or per_key) and any(value is not None for value in changes.values()):
         tell_of_keys(access.store, names, keys)
 
 
-def _tell_of_early_acks(store: Store, steered: Steered, concurrency: int | None, per_key: bool) -> None:
+def _tell_of_early_acks(store: Store, target: Target, concurrency: int | None, per_key: bool) -> None:
     """Say so if the limit has little effect, because tasks of the queue are acked before they run."""
     app = click.get_current_context().obj.app
     if why := import_tasks(app):
@@ -108,24 +108,24 @@ def _tell_of_early_acks(store: Store, steered: Steered, concurrency: int | None,
     if all(name.startswith("celery.") for name in app.tasks):
         # It may be another app that has the tasks.
         return
-    keys = "each key" if per_key else "" if steered.key is None else "the key"
-    for finding in check_early_acks(store, steered.queue, concurrency, app, keys):
+    keys = "each key" if per_key else "" if target.key is None else "the key"
+    for finding in check_early_acks(store, target.queue, concurrency, app, keys):
         echo(in_a_line(finding), err=True)
 
 
-def _limit(store: Store, steered: Steered, per_key: bool, changes: dict[str, Any]) -> None:
-    if steered.key is not None:
-        fair.limit_key(store, steered.queue, steered.key, **changes)
+def _limit(store: Store, target: Target, per_key: bool, changes: dict[str, Any]) -> None:
+    if target.key is not None:
+        fair.limit_key(store, target.queue, target.key, **changes)
     elif per_key:
-        fair.limit_keys(store, steered.queue, **changes)
+        fair.limit_keys(store, target.queue, **changes)
     else:
-        limits.limit(store, steered.queue, **changes)
+        limits.limit(store, target.queue, **changes)
 
 
-def _limits(store: Store, steered: Steered, per_key: bool) -> QueueLimits | KeyLimits:
-    if steered.key is not None:
-        return fair.limits_of_key(store, steered.queue, steered.key)
+def _limits(store: Store, target: Target, per_key: bool) -> QueueLimits | KeyLimits:
+    if target.key is not None:
+        return fair.limits_of_key(store, target.queue, target.key)
     if per_key:
-        return fair.limits_of_every_key(store, steered.queue)
-    [found] = limits.queue_limits(store, [steered.queue])
+        return fair.limits_of_every_key(store, target.queue)
+    [found] = limits.queue_limits(store, [target.queue])
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.cli.broker import all_steered, changing, connect, steered_queues, tell_of_keys
+from kombu_redisdelay.cli.broker import changing, connect, target_queues, targets, tell_of_keys
 from kombu_redisdelay.cli.options import all_option, force_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
 from kombu_redisdelay.operations import fair, limits
@@ -24,10 +24,10 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, force: 
     published, and scheduled ones become ready. With --key, workers leave only messages of these keys of a
     fair queue.
     """
-    access = connect(Access, steers=True)
-    names = steered_queues(access, queues, every)
-    each = all_steered(names, keys)
-    paused = {steered for steered in each if steered.is_paused(access.store)}
+    access = connect(Access, changes=True)
+    names = target_queues(access, queues, every)
+    each = targets(names, keys)
+    paused = {target for target in each if target.is_paused(access.store)}
     with changing(access.store, each):
         if not keys:
             limits.pause(access.store, names)
@@ -35,9 +35,9 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, force: 
             for key in keys:
                 fair.pause_key(access.store, name, key)
     if as_json:
-        show_json({**steered.fields, "paused": True} for steered in each)
+        show_json({**target.fields, "paused": True} for target in each)
     else:
-        lines = (f"{steered} {'was paused already' if steered in paused else 'paused'}" for steered in each)
+        lines = (f"{target} {'was paused already' if target in paused else 'paused'}" for target in each)
         show_lines(lines, "No queues found.")
     if keys:
         tell_of_keys(access.store, names, keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kombu_redisdelay.cli.broker import all_steered, changing, connect, steered_queues
+from kombu_redisdelay.cli.broker import changing, connect, target_queues, targets
 from kombu_redisdelay.cli.echo import echo
 from kombu_redisdelay.cli.options import all_option, json_option, keys_option, queues_option
 from kombu_redisdelay.cli.output import show_json, show_lines
@@ -23,10 +23,10 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, as_json
 
     With --key, have them take messages of these keys of a fair queue again.
     """
-    access = connect(Access, steers=True)
-    names = steered_queues(access, queues, every)
-    each = all_steered(names, keys)
-    paused = {steered for steered in each if steered.is_paused(access.store, in_part=True)}
+    access = connect(Access, changes=True)
+    names = target_queues(access, queues, every)
+    each = targets(names, keys)
+    paused = {target for target in each if target.is_paused(access.store, in_part=True)}
     with changing(access.store, each):
         if not keys:
             limits.resume(access.store, names)
@@ -34,12 +34,12 @@ def command(queues: tuple[str, ...], keys: tuple[str, ...], every: bool, as_json
             for key in keys:
                 fair.resume_key(access.store, name, key)
     if as_json:
-        show_json({**steered.fields, "resumed": steered in paused} for steered in each)
+        show_json({**target.fields, "resumed": target in paused} for target in each)
     else:
         lines = (
-            f"{steered} {'resumed' if steered in paused else 'was not paused'}"
-            for steered in each
-            if steered in paused or steered.queue in queues
+            f"{target} {'resumed' if target in paused else 'was not paused'}"
+            for target in each
+            if target in paused or target.queue in queues
         )
         show_lines(lines, "No queue was paused.")
     for name in () if keys else names:

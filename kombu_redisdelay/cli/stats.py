@@ -43,8 +43,8 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
                     echo(remark)
                 for remark in fairness_remarks(queue):
                     echo(remark)
-                if told := conflicts(queue):
-                    echo(told)
+                if remark := conflicts(queue):
+                    echo(remark)
 
 
 def stats_table(stats: Iterable[QueueStats]) -> Table:

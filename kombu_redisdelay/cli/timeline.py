@@ -27,7 +27,7 @@ from kombu_redisdelay.operations.columns import LATE
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.selection import Selection
 from kombu_redisdelay.operations.states import SCHEDULED, STATES
-from kombu_redisdelay.operations.timeline import EDGES, Span, span_index, spans, timeline, without_due
+from kombu_redisdelay.operations.timeline import EDGES, Span, lost_due_times, span_index, spans, timeline
 from kombu_redisdelay.words import blocked, span
 
 #: Bars from 0 to 8 eighths of the height of a line, for the timeline of one task in one line.
@@ -70,7 +70,7 @@ def command(queues: tuple[str, ...], by: str | None, as_json: bool) -> None:
 
 
 def _tell_blocked(messages: Messages, queues: Sequence[str]) -> None:
-    count = without_due(messages.store, queues)
+    count = lost_due_times(messages.store, queues)
     if count:
         echo(f"{blocked(count)}.")
 

@@ -43,10 +43,10 @@ end
 local function check_active()
   local counted = is_counted(KEYS[1])
   check_own_limits()
-  local active, unacked = base .. 'active', 0
-  local keys = redis.call('HLEN', active)
+  local counts, unacked = base .. 'active', 0
+  local keys = redis.call('HLEN', counts)
   if counted and keys <= MOST_ACTIVE then
-    local all = keys > 0 and redis.call('HRANDFIELD', active, keys, 'WITHVALUES') or {}
+    local all = keys > 0 and redis.call('HRANDFIELD', counts, keys, 'WITHVALUES') or {}
     for i = 2, #all, 2 do
       unacked = unacked + (tonumber(all[i]) or 0)
     end

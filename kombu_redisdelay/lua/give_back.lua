@@ -32,7 +32,7 @@ local
   -- "1" if it keeps its messages while its lease lasts; else its process has ended, or gives back its own.
   lease_counts,
   -- "unseen", "returned", "lost" or "failed" (include/give_back.lua).
-  how,
+  reason,
   -- How many bytes at most.
   byte_limit,
   -- Between a queue's name and a priority step.
@@ -86,9 +86,9 @@ local function give_back_some()
       break
     end
     looked_at = looked_at + 1
-    local stored, where, key_bytes = give_back(ARGV[i], ARGV[i + 1], how, queue, done)
+    local stored, where, key_bytes = give_back(ARGV[i], ARGV[i + 1], reason, queue, done)
     bytes = bytes + (stored and #stored or 0) + (key_bytes or 0)
-    if where and where ~= 'dead' and how == 'lost' then
+    if where and where ~= 'dead' and reason == 'lost' then
       add_brief(lost, stored)
     end
   end
@@ -96,7 +96,7 @@ local function give_back_some()
 end
 
 local looked_at = give_back_some()
-tell_of_given_back(how, queue, done)
+tell_of_given_back(reason, queue, done)
 local is_done = 0
 if consumer ~= '' and redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('ZREM', KEYS[8], consumer)

@@ -32,8 +32,8 @@ redis.call('DEL', unpack(KEYS, last + 1))
 -- A release before 0.1 had it, too (include/fair_counting.lua).
 redis.call('DEL', base_of(KEYS[1]) .. 'earlier')
 -- Less than an hour and a few messages: a queue for replies, and not a fleet that works now and then.
-local told = redis.pcall('HMGET', KEYS[2], 'hours', 'delivered')
-if not told.err and not told[1] and (tonumber(told[2]) or 0) <= BRIEFLY_USED then
+local history = redis.pcall('HMGET', KEYS[2], 'hours', 'delivered')
+if not history.err and not history[1] and (tonumber(history[2]) or 0) <= BRIEFLY_USED then
   redis.call('PEXPIRE', KEYS[2], BRIEF_HISTORY_KEPT_MS)
 elseif redis.call('PTTL', KEYS[2]) == -1 then
   redis.call('PEXPIRE', KEYS[2], HISTORY_KEPT_MS)

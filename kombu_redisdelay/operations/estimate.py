@@ -79,10 +79,10 @@ def allocator_of(store: Store) -> Allocator:
     """That of the servers. jemalloc, the usual one, if none of them can be asked."""
     for server in store.server.servers():
         try:
-            told = str(server.info("memory").get("mem_allocator", JEMALLOC))
+            allocator = str(server.info("memory").get("mem_allocator", JEMALLOC))
         except (RedisError, OSError):
             continue
-        return Allocator(told.startswith(JEMALLOC))
+        return Allocator(allocator.startswith(JEMALLOC))
     return Allocator()
 
 
@@ -108,7 +108,7 @@ _HEADER = len(', "compression": "application/x-gzip"')
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Measured:
     """A message that was read.
 
     Attributes:
@@ -174,12 +174,12 @@ class Whole:
         return None if self.bytes is None else max(0.0, self.bytes - self.each * self.messages)
 
 
-def large_from(looked: Sequence[Looked]) -> float:
+def large_from(looked: Sequence[Measured]) -> float:
     """From how many bytes on a message is large."""
     return LARGE * median(one.size for one in looked)
 
 
-def lacks_large(looked: Sequence[Looked], whole: Whole) -> bool:
+def lacks_large(looked: Sequence[Measured], whole: Whole) -> bool:
     """Whether there may be large messages, and too few of them were read to tell what they are."""
     if not looked or whole.own is None or len(looked) >= whole.messages:
         return False
@@ -190,7 +190,7 @@ def lacks_large(looked: Sequence[Looked], whole: Whole) -> bool:
 
 
 def shares(
-    looked: Sequence[Looked], whole: Whole, more: Sequence[Looked] = (), others: int = 0
+    looked: Sequence[Measured], whole: Whole, more: Sequence[Measured] = (), others: int = 0
 ) -> list[Share]:
     """What each task holds, by the messages that were *looked* at.
 
@@ -215,7 +215,7 @@ def shares(
     elif whole.own is not None:
         unseen = _rest(small, len(looked), whole)
         for_small *= (whole.own - unseen) / (_bytes(small) * for_small)
-    found: dict[tuple[str, str | None], list[tuple[Looked, float]]] = {}
+    found: dict[tuple[str, str | None], list[tuple[Measured, float]]] = {}
     for some, each in ((small, whole.messages / len(looked)), (large, for_large)):
         for one in some:
             found.setdefault((one.kind, one.task), []).append((one, each))
@@ -226,7 +226,7 @@ def shares(
     return rows
 
 
-def _rest(small: Sequence[Looked], looked: int, whole: Whole, least: float = CERTAINLY) -> float:
+def _rest(small: Sequence[Measured], looked: int, whole: Whole, least: float = CERTAINLY) -> float:
     """The bytes that are in larger messages, if no large one was read; 0 if they are less than the *least*
     part of the others."""
     assert whole.own is not None
@@ -240,7 +240,7 @@ def _rest(small: Sequence[Looked], looked: int, whole: Whole, least: float = CER
 
 
 def _of_large(
-    small: Sequence[Looked], large: Sequence[Looked], looked: int, others: int, whole: Whole
+    small: Sequence[Measured], large: Sequence[Measured], looked: int, others: int, whole: Whole
 ) -> float:
     """The bytes of large messages. There are two ways to know: by those that were read, which may be few, and
     by what the small ones leave of the size of all. Each counts by how sure it is."""
@@ -262,14 +262,14 @@ def _of_large(
     return (by_count * rest_doubt + rest * doubt) / (doubt + rest_doubt)
 
 
-def _bytes(some: Sequence[Looked]) -> float:
+def _bytes(some: Sequence[Measured]) -> float:
     return float(sum(one.size for one in some))
 
 
 def _share(
     kind: str,
     task: str | None,
-    some: Sequence[tuple[Looked, float]],
+    some: Sequence[tuple[Measured, float]],
     limit: float,
     factor: float,
     each: float,

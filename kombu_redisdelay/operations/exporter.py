@@ -18,7 +18,7 @@ from kombu_redisdelay.operations.queue_bytes import queue_bytes
 from kombu_redisdelay.operations.server_memory import memories
 from kombu_redisdelay.operations.states import STATES
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats, read_each
-from kombu_redisdelay.operations.viewers import Kept, why
+from kombu_redisdelay.operations.viewers import Cached, why
 from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class QueueCollector(Collector):
         self._store = store
         self._find_queues = find_queues
         self._largest: Sequence[str] = ()
-        self._bytes: Kept[list[tuple[str, str, int]]] = Kept(
+        self._bytes: Cached[list[tuple[str, str, int]]] = Cached(
             lambda: _bytes(store, self._largest),
             lambda _, took: max(BYTES_FOR, TIMES_AS_LONG * took),
         )

@@ -133,17 +133,17 @@ def own_limits_of_key(store: Store, queue: str, key: str) -> KeyLimits:
     """The same, but only the limits that the key has for itself."""
     checked_key(key)
     [state] = fair_keys.key_states(store, store.partitions.names(queue)[0], [key])
-    return limits_of_state(fair_keys.KeyLimits(), state)
+    return limits_of_state(fair_keys.StoredKeyLimits(), state)
 
 
-def limits_of_state(every: fair_keys.KeyLimits, state: KeyState) -> KeyLimits:
+def limits_of_state(every: fair_keys.StoredKeyLimits, state: KeyState) -> KeyLimits:
     """The limits that count for a key.
 
     Arguments:
         every: those of every key.
     """
     own = state.own
-    counting = fair_keys.KeyLimits(
+    counting = fair_keys.StoredKeyLimits(
         every.concurrency if own.concurrency is None else own.concurrency,
         *((every.interval_us, every.burst) if own.interval_us is None else (own.interval_us, own.burst)),
     )
@@ -209,7 +209,9 @@ def checked_key(key: str) -> str:
     return key
 
 
-def key_limits(found: fair_keys.KeyLimits, paused_ms: float | None = None, is_own: bool = False) -> KeyLimits:
+def key_limits(
+    found: fair_keys.StoredKeyLimits, paused_ms: float | None = None, is_own: bool = False
+) -> KeyLimits:
     """What the broker has found, as an operator sees it."""
     return KeyLimits(
         rate=Limits(interval_us=found.interval_us).rate,

@@ -131,7 +131,7 @@ def queue_keys(store: Store, queue: str, most: int | None = None, also: str = ""
             waiting=_waiting(each.heads, now_ms),
             limits=limits,
             is_at_limit=bool(each.ready) and any(its.is_at_limit for its in each.states),
-            own=limits_of_state(fair_keys.KeyLimits(), each.states[0]),
+            own=limits_of_state(fair_keys.StoredKeyLimits(), each.states[0]),
         )
         if key != also or _is_any(stats):
             keys.append(stats)

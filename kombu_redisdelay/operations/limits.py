@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_keys import StoredKeyLimits
 from kombu_redisdelay.broker.keys import equal_shares
 from kombu_redisdelay.broker.limits import Limits, LimitStore, default_burst, interval_us
 from kombu_redisdelay.broker.message import from_ms
@@ -255,7 +255,7 @@ def limit(store: Store, queue: str, **changes: Unpack[LimitChanges]) -> None:
         LimitStore(store).limit([name], dict(zip(new, values, strict=True)))
 
 
-def changed_of_key(before: KeyLimits, changes: LimitChanges) -> KeyLimits:
+def changed_of_key(before: StoredKeyLimits, changes: LimitChanges) -> StoredKeyLimits:
     """The limits *before* of a key, or of every key, after some have changed.
 
     Raises:

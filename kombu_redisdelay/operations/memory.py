@@ -23,7 +23,7 @@ from kombu_redisdelay.operations.estimate import (
     TASK,
     UNSEEN,
     Allocator,
-    Looked,
+    Measured,
     Share,
     Whole,
     allocator_of,
@@ -187,8 +187,8 @@ def _looked_at(
     most_bytes = max(LEAST_BYTES, round(BYTES * of_sample))
     to_compress = max(LEAST_COMPRESSED, round(COMPRESSED * of_sample))
     look = _Look(part.state, now_ms, allocator, to_compress)
-    looked: list[Looked] = []
-    more: list[Looked] = []
+    looked: list[Measured] = []
+    more: list[Measured] = []
     others = 0
     try:
         for found in sample(store, part.sources, most, most_bytes, mean):
@@ -224,7 +224,7 @@ def _unseen(part: StateBytes) -> Sequence[Share]:
     return [Share(UNSEEN, None, size, part.messages, 0.0, None, 0, "", 0)] if part.messages else []
 
 
-def _in_nodes(looked: Sequence[Looked], allocator: Allocator) -> list[Looked]:
+def _in_nodes(looked: Sequence[Measured], allocator: Allocator) -> list[Measured]:
     """Messages of a list, each with its part of what the nodes are rounded up by."""
     factor = allocator.of_nodes(one.size for one in looked if one.size <= NODE_BYTES)
     return [replace(one, size=one.size * factor) if one.size <= NODE_BYTES else one for one in looked]
@@ -249,11 +249,11 @@ class _Look:
             size += self._allocator.of_hash_entry(len(found.field), found.head_bytes)
         return size
 
-    def __call__(self, found: Sampled) -> Looked:
+    def __call__(self, found: Sampled) -> Measured:
         size, length = self.size(found), len(found.stored) + found.head_bytes
         if found.head and self._state == FAILED:
             failed = Archived("", found.field, 0.0, found.head, found.stored)
-            return Looked(TASK, failed.failure.task, failed.id, size, length, False, 0.0)
+            return Measured(TASK, failed.failure.task, failed.id, size, length, False, 0.0)
         if found.field:
             payload = split_stored(found.stored)[1]
         else:
@@ -262,12 +262,12 @@ class _Look:
             message = message_of(payload)
         except Exception:
             # Foreign bytes may make the decoder raise any exception.
-            return Looked(NOT_A_MESSAGE, None, "", size, length, False, None)
+            return Measured(NOT_A_MESSAGE, None, "", size, length, False, None)
         task = message["headers"].get("task")
         if not isinstance(task, str):
-            return Looked(NO_TASK, None, _id(message), size, length, False, self._saved(None, message))
+            return Measured(NO_TASK, None, _id(message), size, length, False, self._saved(None, message))
         content = Content("", task, headers=message["headers"])
-        return Looked(
+        return Measured(
             *(TASK, task, _id(message), size, length, has_expired(content, self._now_ms)),
             self._saved(task, message),
         )

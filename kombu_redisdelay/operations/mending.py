@@ -50,7 +50,7 @@ def unlisted(store: Store, names: Collection[str]) -> Found:
 
 def mend(store: Store, options: Options, declared: Iterable[str]) -> Found:
     """List again what no key lists any more, schedule again what has lost its due time, and count anew what
-    is sorted in in fair queues, and what is kept, where that differs. Returns what was not listed.
+    is sorted by key in fair queues, and what is kept, where that differs. Returns what was not listed.
 
     Arguments:
         declared: queues of the app. The known ones may have been lost, too.

@@ -142,11 +142,11 @@ def _parts(store: Store, names: Sequence[str]) -> Iterator[_Part]:
         }
         for state, some in sources.items():
             yield _Part(name, state, counts[state], some, index.get(state, ()))
-        told = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
-        told |= {source.heads for some in sources.values() for source in some}
+        counted = {key for _, _, key in asked}.union(*(index.get(state, ()) for state in sources))
+        counted |= {source.heads for some in sources.values() for source in some}
         yield _Part(name, FINISHED, 0, [], [its.finished])
-        told.add(its.finished)
-        notes = [*(key for key in its.own if key not in told), *map(its.turns, steps)]
+        counted.add(its.finished)
+        notes = [*(key for key in its.own if key not in counted), *map(its.turns, steps)]
         yield _Part(name, NOTES, 0, [], notes)
 
 

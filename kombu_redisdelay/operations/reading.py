@@ -145,18 +145,18 @@ def names(access: Access, selection: Selection) -> Sequence[str]:
 def _read(access: Access, looks: Sequence[tuple[State, Look]]) -> Iterator[tuple[State, Entry]]:
     """What the readers of states find, each message once."""
 
-    def found() -> Iterator[Found[tuple[State, Entry]]]:
+    def found() -> Iterator[Identified[tuple[State, Entry]]]:
         for state, look in looks:
             for entry in state.reader.read(access.store, look):
                 if entry.matches is not None:
                     # It is a failed task that was not read whole. The last of its cursor is its name.
-                    yield Found((state, entry), (entry.name, entry.cursor[-1]), is_unique=True)
+                    yield Identified((state, entry), (entry.name, entry.cursor[-1]), is_unique=True)
                     continue
                 content, queue = entry.content, access.store.partitions.queue_of(entry.name)
                 identity = (queue, content.tag or entry.payload, content.id)
-                yield Found((state, entry), identity, content.tag is not None, entry.is_sure)
+                yield Identified((state, entry), identity, content.tag is not None, entry.is_sure)
 
-    return without_repetitions(found())
+    return distinct(found())
 
 
 def _info(access: Access, state: State, entry: Entry) -> MessageInfo:
@@ -212,7 +212,7 @@ def _not_of_this_list() -> ValueError:
 
 # slots do not go together with Generic and Python 3.10.
 @dataclass(frozen=True)
-class Found(Generic[MessageT]):
+class Identified(Generic[MessageT]):
     """A message, and what tells it from others.
 
     Attributes:
@@ -227,7 +227,7 @@ class Found(Generic[MessageT]):
     is_sure: bool = True
 
 
-def without_repetitions(found: Iterable[Found[MessageT]]) -> Iterator[MessageT]:
+def distinct(found: Iterable[Identified[MessageT]]) -> Iterator[MessageT]:
     """The messages, each once. One without a delivery tag may look like another one. It is left out only if
     it may have been read before."""
     known: set[int] = set()

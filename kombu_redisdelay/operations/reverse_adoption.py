@@ -12,7 +12,7 @@ from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.portions import MESSAGES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import has_ended, process_of, worker_of
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.recovery import HoldingConsumer, Recovery
 from kombu_redisdelay.broker.schedule import Schedule, Scheduled
 from kombu_redisdelay.broker.server.scripts import named, run_each
 from kombu_redisdelay.broker.server.wire import answers
@@ -130,7 +130,7 @@ class ReverseAdoption(Transfer):
         [by_step] = sorted_by_key(self.store, [name])
         return sum(by_step.values())
 
-    def _unacked(self, name: str) -> dict[Holder, int]:
+    def _unacked(self, name: str) -> dict[HoldingConsumer, int]:
         """Lost consumer -> how many unacked messages of *name* it has."""
         keys, now_ms = self.store.keys(name), int(self.store.now_ms())
         both = (("ZRANGE", keys.consumers, 0, -1), ("ZRANGEBYSCORE", keys.consumers, "-inf", now_ms))
@@ -140,7 +140,7 @@ class ReverseAdoption(Transfer):
             consumer = member.decode(errors="replace")
             is_over = has_ended(process_of(consumer))
             if is_over or member in ended:
-                holders.append(Holder(name, consumer, lease_counts=not is_over))
+                holders.append(HoldingConsumer(name, consumer, lease_counts=not is_over))
         commands = (("HLEN", keys.unacked(holder.consumer)) for holder in holders)
         return dict(zip(holders, answers(self.store.server, commands), strict=True))
 

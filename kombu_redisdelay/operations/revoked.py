@@ -7,7 +7,7 @@ from typing import Any
 
 from kombu_redisdelay.operations.content import embedded_in, properties_of
 from kombu_redisdelay.operations.readers import Entry
-from kombu_redisdelay.rpc_results import is_rpc, let_results_expire, who_waits
+from kombu_redisdelay.rpc_results import is_rpc, let_results_expire, reply_properties
 
 #: What the result backend keeps as the reason.
 REASON = "cancelled before it was delivered"
@@ -122,5 +122,5 @@ def _is_in_group(entry: Entry) -> bool:
 def _request(entry: Entry) -> Mapping[str, Any]:
     content, embedded = entry.content, embedded_in(entry.payload) or {}
     of_task = {name: content.headers.get(name) for name in HEADERS}
-    waiting = who_waits(properties_of(entry.payload))
+    waiting = reply_properties(properties_of(entry.payload))
     return {"id": content.id, "task": content.task, "chord": embedded.get("chord"), **of_task, **waiting}

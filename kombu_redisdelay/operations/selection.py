@@ -208,8 +208,8 @@ class Selection:
     def fits_failed(self, kind: Kind) -> bool | None:
         """Whether a failed task matches the filters that look at the kind that is noted of it; ``None`` if
         that does not tell."""
-        told = [each.of_failed(kind, value) for each, value in self.filters if each.of_failed]
-        return False if False in told else None if None in told else True
+        answers = [each.of_failed(kind, value) for each, value in self.filters if each.of_failed]
+        return False if False in answers else None if None in answers else True
 
     def matcher(self, span: Span, store: Store) -> Callable[[Entry], bool]:
         """Tells its messages among those that a reader finds.

@@ -130,12 +130,12 @@ def queue_stats(store: Store, queues: Iterable[str]) -> list[QueueStats]:
     listing: list[str] = []
     for some in portions(each, len, QUEUES_PER_CALL, NAME_BYTES_PER_CALL):
         replies = run_each(store.server, [_call(store, name) for name in some])
-        told = dict(zip(some, map(named, replies), strict=True))
+        read = dict(zip(some, map(named, replies), strict=True))
         fair = partition_fairness(store, some)
-        waiting = [name for name, its in told.items() if its.ready]
+        waiting = [name for name, its in read.items() if its.ready]
         since_ms = _waiting_since_ms(store, waiting, fair)
-        found |= {name: _stats(name, its, since_ms.get(name), fair.get(name)) for name, its in told.items()}
-        listing += [name for name, its in told.items() if its.has_unknown]
+        found |= {name: _stats(name, its, since_ms.get(name), fair.get(name)) for name, its in read.items()}
+        listing += [name for name, its in read.items() if its.has_unknown]
     for name, reason in _found_out(store, found, listing).items():
         found[name] = replace(found[name], reason=reason)
     limits, bounds = queue_limits(store, list(names)), store.bounds()
@@ -275,35 +275,37 @@ def _longest(one: QueueStats, other: QueueStats) -> float | None:
 
 
 def _stats(
-    queue: str, told: SimpleNamespace, since_ms: int | None, fair: PartitionFairness | None
+    queue: str, reply: SimpleNamespace, since_ms: int | None, fair: PartitionFairness | None
 ) -> QueueStats:
     """
     Arguments:
-        told: what ``stats.lua`` tells.
+        reply: what ``stats.lua`` tells.
     """
-    ready, consumers = told.ready, told.consumers
+    ready, consumers = reply.ready, reply.consumers
     waiting = 0.0 if ready == 0 else None
     if since_ms is not None:
-        waiting = max(0.0, told.now_us / 1_000_000 - since_ms / 1000)
-    lateness = told.late_us / 1_000_000
+        waiting = max(0.0, reply.now_us / 1_000_000 - since_ms / 1000)
+    lateness = reply.late_us / 1_000_000
     facts = Facts(
         consumers=consumers,
-        is_paused=told.is_paused,
-        has_no_permit=told.has_no_permit,
-        has_no_token=told.has_no_token,
+        is_paused=reply.is_paused,
+        has_no_permit=reply.has_no_permit,
+        has_no_token=reply.has_no_token,
         waits_for_keys=bool(fair and fair.waits_for_keys),
-        has_waker=told.has_waker,
-        unacked=told.unacked,
+        has_waker=reply.has_waker,
+        unacked=reply.unacked,
         waiting=waiting,
         lateness=lateness,
     )
-    as_told = {each.name: getattr(told, each.name) for each in fields(QueueStats) if hasattr(told, each.name)}
+    as_replied = {
+        each.name: getattr(reply, each.name) for each in fields(QueueStats) if hasattr(reply, each.name)
+    }
     # An older release may have left names among those that have returned.
-    failed, returned = max(0, told.failed - told.returned), min(told.returned, told.failed)
+    failed, returned = max(0, reply.failed - reply.returned), min(reply.returned, reply.failed)
     return QueueStats(
         queue=queue,
-        **{**as_told, "failed": failed, "returned": returned},
-        next_due=None if told.due_ms is None else from_ms(float(told.due_ms)),
+        **{**as_replied, "failed": failed, "returned": returned},
+        next_due=None if reply.due_ms is None else from_ms(float(reply.due_ms)),
         lateness=lateness,
         waiting=waiting,
         limits=UNLIMITED,

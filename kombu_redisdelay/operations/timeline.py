@@ -67,7 +67,7 @@ def spans(counts: Sequence[int]) -> list[Span]:
     ]
 
 
-def without_due(store: Store, queues: Sequence[str]) -> int:
+def lost_due_times(store: Store, queues: Sequence[str]) -> int:
     """How many messages of *queues* are in no span, because they wait for their unique keys."""
     return Schedule(store).count_blocked(store.partitions.all_names(queues))
 

@@ -66,7 +66,7 @@ class Read(Generic[T]):
     moment: datetime
 
 
-class Kept(Generic[T]):
+class Cached(Generic[T]):
     """A value that is kept for a while. Any number of threads may use it: one reads, and the others wait. If
     reading fails, it fails for all that wait. Otherwise each of them would wait for a server that does not
     answer.

@@ -258,13 +258,13 @@ class Channel(PublishingChannel):
     def _handle_message(self, client: Any, r: Any) -> dict[str, Any]:
         """kombu's, for what came over PUB/SUB. kombu would raise for what is not a message, and the worker
         would end."""
-        told: dict[str, Any] = super()._handle_message(client, r)
-        if bytes_to_str(told["type"]).endswith("subscribe"):
+        message: dict[str, Any] = super()._handle_message(client, r)
+        if bytes_to_str(message["type"]).endswith("subscribe"):
             served(self.connection.broker, Asked.LISTEN)
-        has_data = bytes_to_str(told["type"]).endswith("message") and told["data"]
-        if has_data and not check_fanout(bytes_to_str(told["channel"]), str_to_bytes(told["data"])):
-            told["data"] = None
-        return told
+        has_data = bytes_to_str(message["type"]).endswith("message") and message["data"]
+        if has_data and not check_fanout(bytes_to_str(message["channel"]), str_to_bytes(message["data"])):
+            message["data"] = None
+        return message
 
     # -- waiting, driven by the poller -----------------------------------------------------------------
 
@@ -414,7 +414,7 @@ class Channel(PublishingChannel):
         self.intake.cancel_all()
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None and consumer.is_ours:
-            OrphanKeeper(consumer, self.qos.let_go(), self.qos.fail, self.intake.settle_rest).start()
+            OrphanKeeper(consumer, self.qos.release(), self.qos.fail, self.intake.settle_rest).start()
         self.close()
 
     def close(self) -> None:
@@ -433,9 +433,9 @@ class Channel(PublishingChannel):
             # kombu has closed its connections, unless an error has ended that.
             self._disconnect_pools()
             self._close_clients()
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         consumer, self._consumer_to_stop = self._consumer_to_stop, None
         if consumer is not None:
             if self._has_given_back or not consumer.is_ours:

@@ -283,7 +283,7 @@ class ClusterClient(Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         [reply] = checked(self._call_all([args]))
-        return self._told(args, options, reply)
+        return self._parsed(args, options, reply)
 
     def script_load(self, script: Any) -> Any:
         """Note *script*, for a server that does not know it. Returns its digest.
@@ -305,7 +305,7 @@ class ClusterClient(Redis):
             self.script_load(script)
         replies = self._call_all([args for args, _ in commands])
         return [
-            reply if isinstance(reply, ResponseError) else self._told(args, options, reply)
+            reply if isinstance(reply, ResponseError) else self._parsed(args, options, reply)
             for (args, options), reply in zip(commands, replies, strict=True)
         ]
 
@@ -327,7 +327,7 @@ class ClusterClient(Redis):
                 replies[index] = reply
         return replies
 
-    def _told(self, args: Any, options: Any, reply: Any) -> Any:
+    def _parsed(self, args: Any, options: Any, reply: Any) -> Any:
         callback = self.response_callbacks.get(args[0])
         return reply if callback is None else callback(reply, **options)
 

@@ -214,7 +214,7 @@ class HotQueues:
                 self._due_at[queue] = now + seconds
 
 
-class Foreign:
+class Tokenless:
     """Keeps track of messages that come without a token, from ``redis://`` or from any program with LPUSH.
 
     A look is one packet. It says which groups of queues have something. What is still there at a second

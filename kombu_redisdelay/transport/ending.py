@@ -1,7 +1,7 @@
 """How a task has ended: the one place that says so, and what is made of it.
 
 In every pool, the main process of a Celery worker hears of the end of a task by a method of its request
-(:mod:`~kombu_redisdelay.transport.request`). What it hears there is judged here, once. Who wants to know is
+(:mod:`~kombu_redisdelay.transport.request`). What it hears there is decided here, once. Who wants to know is
 told: a task that has failed for good is kept, and each end is told to the metrics of the worker, and to the
 list of finished tasks.
 

@@ -32,7 +32,7 @@ PORTION = 500
 PORTION_BYTES = 4 * 1024 * 1024
 
 
-class Refused(NamedTuple):
+class RefusedMessage(NamedTuple):
     """A message that the server refused for one of its queues. Others may have it."""
 
     message: Outgoing
@@ -54,7 +54,7 @@ class Sender(Protocol):
             ValueError: the message is invalid. It is not there.
         """
 
-    def send(self, outbox: Outbox) -> list[Refused]:
+    def send(self, outbox: Outbox) -> list[RefusedMessage]:
         """Publish all of *outbox*, in one round trip, or in two if there is fanout.
 
         Returns:

@@ -28,7 +28,7 @@ from kombu_redisdelay.transport.admission import Sizes
 from kombu_redisdelay.transport.bindings import is_fanout_of_an_app
 from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
-from kombu_redisdelay.transport.outbox import ProducerBatch, Refused, block_for
+from kombu_redisdelay.transport.outbox import ProducerBatch, RefusedMessage, block_for
 from kombu_redisdelay.transport.patience import put_into_each
 
 #: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
@@ -353,7 +353,7 @@ class PublishingChannel(DeclaringChannel):
         """
         return ProducerBatch(self, max_size)
 
-    def send(self, outbox: Outbox) -> list[Refused]:
+    def send(self, outbox: Outbox) -> list[RefusedMessage]:
         """As :meth:`~kombu_redisdelay.transport.outbox.Sender.send`."""
         self._admit(outbox.addressed)
         replies: list[Any] = []
@@ -375,7 +375,7 @@ class PublishingChannel(DeclaringChannel):
                     pipe.publish(topic, text)
                 pipe.execute()
         return [
-            Refused(each.message, reply)
+            RefusedMessage(each.message, reply)
             for each, reply in zip(outbox.addressed, replies, strict=True)
             if isinstance(reply, ResponseError)
         ]

@@ -318,7 +318,7 @@ class QoS(virtual.QoS):
         for tag in [tag for tag, name in list(self._queues.items()) if name == queue]:
             self._forget(tag)
 
-    def let_go(self) -> WeakValueDictionary[str, virtual.Message]:
+    def release(self) -> WeakValueDictionary[str, virtual.Message]:
         """Drop the references to the delivered messages, to find out which messages are still in use.
 
         Returns:

@@ -8,8 +8,8 @@ use.
 From its base, Celery derives one more class for each task, with an ``execute_using_pool`` and an
 ``on_success`` of its own, which call no others. These two are extended when that class is made.
 
-Whatever is told here of the end of a task is judged in one place (:mod:`~kombu_redisdelay.transport.ending`),
-and goes to: the ack, or what gives the message back (:mod:`~kombu_redisdelay.transport.settling`); what keeps
+What the end of a task means is decided in one place (:mod:`~kombu_redisdelay.transport.ending`), and goes
+to: the ack, or what gives the message back (:mod:`~kombu_redisdelay.transport.settling`); what keeps
 it among the failed ones; and the metrics and the list of finished tasks.
 """
 

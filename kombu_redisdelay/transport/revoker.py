@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from kombu_redisdelay.broker.message import stored_id
 from kombu_redisdelay.broker.schedule import Withdrawal
 from kombu_redisdelay.broker.store import Store
-from kombu_redisdelay.rpc_results import who_waits
+from kombu_redisdelay.rpc_results import reply_properties
 from kombu_redisdelay.transport.receive import message_in_schedule
 from kombu_redisdelay.words import printable
 
@@ -178,7 +178,7 @@ def _announce(state: Any, message: virtual.Message) -> None:
         if request.revoked():
             return
     # The worker does not know the task, or has been told to revoke so many that it has forgotten this one.
-    request = Context(headers, **who_waits(message.properties))
+    request = Context(headers, **reply_properties(message.properties))
     app.backend.mark_as_revoked(headers["id"], "revoked", request=request)
     task_name, id = printable(str(headers["task"])), printable(str(headers["id"]))
     logger.info("Discarding revoked task: %s[%s]", task_name, id)

@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, Foreign, HotQueues, WaitingTasks
+from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, HotQueues, Tokenless, WaitingTasks
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
@@ -70,7 +70,7 @@ class SlotFetcher:
         self.client: Any = None
         self.expects_more = True
         self._hot = HotQueues(consumed.callbacks)
-        self._foreign = Foreign()
+        self._tokenless = Tokenless()
         self._waiting = WaitingTasks(lambda: consumed.known_tasks)
         #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
         #: monotonic clock.
@@ -90,7 +90,7 @@ class SlotFetcher:
         """Ask for the messages of these queues from now on."""
         for queue in set(self.queues).difference(queues):
             self._hot.forget(queue)
-            self._foreign.forget(queue)
+            self._tokenless.forget(queue)
         if not set(queues).issubset(self.queues):
             self._hot.look_soon()
             self.expects_more = True
@@ -149,7 +149,7 @@ class SlotFetcher:
         rest = self._rests_until - monotonic()
         if rest > 0:
             return rest
-        each = [due for due in (self._hot.next_due(), self._foreign.next_look()) if due is not None]
+        each = [due for due in (self._hot.next_due(), self._tokenless.next_look()) if due is not None]
         return min(each, default=None)
 
     def take_due(self, credit: Credit) -> Taken | None:
@@ -160,8 +160,8 @@ class SlotFetcher:
         # Also without room: what is due becomes ready.
         if self._hot.next_due() == 0 or (self.expects_more and has_room and not self.is_taking):
             return self.take(credit)
-        if self._foreign.next_look() == 0:
-            return self._look_for_foreign(credit, has_room)
+        if self._tokenless.next_look() == 0:
+            return self._look_for_tokenless(credit, has_room)
         return None
 
     def take(self, credit: Credit, also_woken: bool = True) -> Taken | None:
@@ -241,7 +241,7 @@ class SlotFetcher:
     def _take_what_woke_us(self, credit: Credit, reply: Any, was_there: bool) -> Taken | None:
         queue = self._takes.woken(reply)
         self._hot.woken(queue)
-        self._foreign.woken()
+        self._tokenless.woken()
         # If a token was there at once, others may have been there, too: among them, the order counts.
         return self.take(credit, also_woken=was_there or queue not in self._consumed.callbacks)
 
@@ -259,16 +259,16 @@ class SlotFetcher:
             self._rest()
             return False
         self._hot.peeked(peek)
-        self._foreign.peeked(self.queues, peek.any_ready)
+        self._tokenless.peeked(self.queues, peek.any_ready)
         return self._hot.has_any
 
-    def _look_for_foreign(self, credit: Credit, has_room: bool) -> Taken | None:
+    def _look_for_tokenless(self, credit: Credit, has_room: bool) -> Taken | None:
         """Take what has come without a token, if it is there now."""
         if has_room and not self.is_waiting:
             # It is about to wait. A loop that is busy with other slots may come here before that each time.
-            self._foreign.postpone()
+            self._tokenless.postpone()
             return None
-        groups = self._foreign.begin(self.queues)
+        groups = self._tokenless.begin(self.queues)
         # Only a consumer that waits for tokens can tell which message has come without one.
         if not has_room or self.is_taking:
             return None
@@ -278,7 +278,7 @@ class SlotFetcher:
                 if seen and self.client.connection.can_read():
                     # It came with a token, which is here and was not read yet.
                     return self.answer(credit)
-                ready = self._foreign.looked(seen)
+                ready = self._tokenless.looked(seen)
                 if ready and len(self.queues) > QUEUES_PER_TAKE:
                     self._hot.found(self._takes.look([*dict.fromkeys(chain(*ready))]))
         except SlotUnavailable:
@@ -287,7 +287,7 @@ class SlotFetcher:
         if not ready:
             return None
         taken = self.take(credit, also_woken=False)
-        self._foreign.found({each.queue for each in taken.deliveries} if taken is not None else ())
+        self._tokenless.found({each.queue for each in taken.deliveries} if taken is not None else ())
         return taken
 
     def _look_for_waiting(self) -> None:
@@ -332,9 +332,9 @@ class SlotFetcher:
         """Note what the reply to *request* has said. Returns what was taken."""
         self._hot.taken(request.hot or (), taken)
         if foreign := {each.queue for each in taken.deliveries if not each.payload.startswith(OURS)}:
-            self._foreign.found(foreign)
+            self._tokenless.found(foreign)
         elif taken.deliveries:
-            self._foreign.taken()
+            self._tokenless.taken()
         # With few queues, the reply names all that have more. With more queues, others may have some, too.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
         self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)

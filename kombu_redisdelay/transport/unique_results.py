@@ -18,7 +18,7 @@ from kombu.messaging import Producer
 from kombu_redisdelay.broker.outgoing import Outgoing
 from kombu_redisdelay.broker.unique import DROPPED, REPLACED, UNIQUE_HEADER, Conflict
 from kombu_redisdelay.public import public
-from kombu_redisdelay.rpc_results import is_rpc, publish, who_waits
+from kombu_redisdelay.rpc_results import is_rpc, publish, reply_properties
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def end(published: PublishResult, backend: Any, monitored: Any) -> None:
 
 
 def _end_as_revoked(backend: Any, published: PublishResult, reason: Exception) -> None:
-    request = Context(id=published.id, **who_waits(published.properties))
+    request = Context(id=published.id, **reply_properties(published.properties))
     if is_rpc(backend):
         publish(published.channel, backend, reason, states.REVOKED, request)
     else:

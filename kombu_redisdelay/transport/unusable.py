@@ -75,14 +75,14 @@ def _say(task: str, wait: float) -> None:
 
 
 def _replaced(
-    judge: Callable[..., tuple[Any, str]], original: Callable[..., Any], self: Any, *args: Any
+    verdict: Callable[..., tuple[Any, str]], original: Callable[..., Any], self: Any, *args: Any
 ) -> Any:
     """In place of *original*, which gets rid of a message: keep it as a dead letter.
 
     Arguments:
-        judge: returns the message and the reason, from what *original* is called with.
+        verdict: returns the message and the reason, from what *original* is called with.
     """
-    message, why = judge(*args)
+    message, why = verdict(*args)
     qos = _qos(message)
     if qos is None:
         return original(self, *args)

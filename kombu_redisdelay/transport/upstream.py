@@ -227,7 +227,7 @@ def mend_processes(pool: Any, hub: Any) -> None:
     processes = pool._pool
     if hub:
         extend(processes, "maintain_pool", LookingAgain(processes, hub))
-        extend(processes, "_track_child_process", partial(without_the_ended, processes))
+        extend(processes, "_track_child_process", partial(track_living, processes))
     # A pool without an event loop has none.
     if pool.flush is not None:
         extend(pool, "flush", partial(_remembering, processes))
@@ -258,7 +258,7 @@ class LookingAgain:
         return result
 
 
-def without_the_ended(pool: Any, track: Callable[..., Any], process: Any, hub: Any) -> Any:
+def track_living(pool: Any, track: Callable[..., Any], process: Any, hub: Any) -> Any:
     """``ended_process_is_watched``: in place of a prefork pool's ``_track_child_process``, which has the
     event loop watch the sentinel of a process. When the connection is made again, it is called for all
     processes. One that was killed meanwhile may have no sentinel any more."""

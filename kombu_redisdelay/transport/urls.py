@@ -10,7 +10,7 @@ from kombu.utils.scheduling import cycle_by_name
 from kombu.utils.url import as_url
 
 from kombu_redisdelay import registration
-from kombu_redisdelay.broker.options import SECONDS, Kind, Options, whole
+from kombu_redisdelay.broker.options import SECONDS, OptionKind, Options, whole
 from kombu_redisdelay.broker.server.nodes import Address
 from kombu_redisdelay.public import public
 from kombu_redisdelay.urls import LOCAL, read
@@ -75,15 +75,17 @@ def _is_order(value: object) -> bool:
 #: Options of kombu that it does not check. A wrong one shows where it is used, in words that do not name it,
 #: or not at all.
 _OF_KOMBU = {
-    "sep": Kind("a text with one character at least", lambda value: isinstance(value, str) and value != ""),
-    "global_keyprefix": Kind("a text", lambda value: isinstance(value, str)),
-    "priority_steps": Kind(
+    "sep": OptionKind(
+        "a text with one character at least", lambda value: isinstance(value, str) and value != ""
+    ),
+    "global_keyprefix": OptionKind("a text", lambda value: isinstance(value, str)),
+    "priority_steps": OptionKind(
         "a list of whole numbers from 0",
         lambda value: isinstance(value, (list, tuple)) and all(map(whole(0).is_right, value)),
     ),
-    "queue_order_strategy": Kind("round_robin, priority, sorted, or the path of a class", _is_order),
-    "socket_timeout": SECONDS.or_none(),
-    "socket_connect_timeout": SECONDS.or_none(),
+    "queue_order_strategy": OptionKind("round_robin, priority, sorted, or the path of a class", _is_order),
+    "socket_timeout": SECONDS.optional(),
+    "socket_connect_timeout": SECONDS.optional(),
 }
 
 

@@ -24,7 +24,7 @@ from kombu_redisdelay.operations.message import ALL, MessageInfo, call, with_arg
 from kombu_redisdelay.operations.messages import Messages
 from kombu_redisdelay.operations.queues import Queues
 from kombu_redisdelay.operations.selection import Selection
-from kombu_redisdelay.operations.viewers import Kept
+from kombu_redisdelay.operations.viewers import Cached
 from kombu_redisdelay.web import words
 from kombu_redisdelay.web.choice import Choice, of_query, quoted, to_query, unquoted
 from kombu_redisdelay.web.csrf import TOKEN, token_of, unsealed
@@ -91,23 +91,23 @@ class Site:
         self._broker = broker
         self._opening = Lock()
         self._messages: Messages | None = None
-        self.findings: Kept[list[Finding]] = Kept(
+        self.findings: Cached[list[Finding]] = Cached(
             # The page may have a Redis user of its own, which needs fewer permissions than workers.
             lambda: examine(self.queues, with_permissions=False),
             lambda _, took: max(FINDINGS_FOR, TIMES_AS_LONG * took),
         )
-        self.memory: Kept[MemoryUse] = Kept(
+        self.memory: Cached[MemoryUse] = Cached(
             lambda: self.messages.memory(), lambda _, took: max(MEMORY_FOR, TIMES_AS_LONG * took)
         )
-        self.fleet: Kept[Fleet] = Kept(
+        self.fleet: Cached[Fleet] = Cached(
             lambda: read_fleet(self.queues.store, self.queue_names()),
             lambda fleet, took: seconds_kept(len(fleet.stats), took),
         )
-        self.hours: Kept[dict[str, Counts]] = Kept(
+        self.hours: Cached[dict[str, Counts]] = Cached(
             lambda: read_hours(self.queues.store, self.queue_names()),
             lambda hours, took: seconds_kept(len(hours), took),
         )
-        self.failures: Kept[Failures] = Kept(
+        self.failures: Cached[Failures] = Cached(
             lambda: read_failures(self.messages, self.queue_names()),
             lambda failures, took: seconds_kept(max(failures.queues, len(failures.groups)), took),
         )

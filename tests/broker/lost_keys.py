@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.delivery import Delivery, Request
-from kombu_redisdelay.broker.fair_keys import FairKey, KeyLimits
+from kombu_redisdelay.broker.fair_keys import FairKey, StoredKeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
@@ -225,9 +225,9 @@ class Fleet:
         fair.switch_on([TENANTS])
         self._hold(TENANTS, "tenants-early0", "tenants-early1", key="early")
         self._hold(TENANTS, "tenants-lost0", "tenants-lost1", key="lost", lost=True)
-        fair.limit([TENANTS], KeyLimits(concurrency=2))
+        fair.limit([TENANTS], StoredKeyLimits(concurrency=2))
         # Its own limits, and that of its rate.
-        fair.limit_key(TENANTS, "own", KeyLimits(concurrency=5, interval_us=10e6, burst=3))
+        fair.limit_key(TENANTS, "own", StoredKeyLimits(concurrency=5, interval_us=10e6, burst=3))
         self._hold(TENANTS, "tenants-own0", "tenants-own1", "tenants-own2", key="own")
         fair.pause_key(TENANTS, "paused")
         self._hold(TENANTS, "tenants-full0", "tenants-full1", key="full")
@@ -343,8 +343,8 @@ class Fleet:
         LimitStore(self.rig.store).limit(
             [ORDERS, PARTITION], {"interval_us": None, "burst": None, "concurrency": None}
         )
-        self.fair.limit([TENANTS], KeyLimits())
-        self.fair.limit_key(TENANTS, "own", KeyLimits())
+        self.fair.limit([TENANTS], StoredKeyLimits())
+        self.fair.limit_key(TENANTS, "own", StoredKeyLimits())
         self.fair.resume_key(TENANTS, "paused")
 
     def requeue_all(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kombu_redisdelay.broker import fair_keys, ready, takes
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.fair_keys import (
-    KeyLimits,
+    StoredKeyLimits,
     greatest_keys,
     iter_keys,
     some_keys,
@@ -304,7 +304,7 @@ def test_the_greatest_keys(
     while rig.client.llen("q") or rig.client.llen(rig.store.keys("q").ready_at(3)):
         _more = taken(me, "q", limit=1)
     if is_limited:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         _none = take_all(me)
         assert rig.client.hlen(rig.store.keys("q").limited) > 100
     counts = {state.key: sum(state.ready.values()) for state in iter_keys(rig.store, "q")}

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, KeyLimits, key_of
+from kombu_redisdelay.broker.fair_keys import ON, PLAIN, FairKey, StoredKeyLimits, key_of
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.options import Options
@@ -49,9 +49,9 @@ class Allowed:
     burst: int = 1
 
     @property
-    def limits(self) -> KeyLimits:
+    def limits(self) -> StoredKeyLimits:
         interval_us = self.interval and float(self.interval * UNIT_MS * 1000)
-        return KeyLimits(self.concurrency, interval_us, self.burst if self.interval else None)
+        return StoredKeyLimits(self.concurrency, interval_us, self.burst if self.interval else None)
 
 
 @dataclass
@@ -223,7 +223,7 @@ class FairMachine(RuleBasedStateMachine):
     def who_waits_is_at_a_limit(self) -> None:
         """A key below its limits is in the turns."""
         client, k = self.rig.client, self.rig.store.keys("q")
-        active = client.hgetall(k.active)
+        active = client.hgetall(k.unacked_by_key)
         for _, key in self.limited():
             own, allowed = self.own[key], self.allowed(key)
             is_slow = client.zscore(self.rig.key("q", "alarms"), key) is not None
@@ -491,7 +491,7 @@ class FairMachine(RuleBasedStateMachine):
     def what_is_held_is_counted(self) -> None:
         client, k = self.rig.client, self.rig.store.keys("q")
         holders = client.hgetall(k.unacked_keys)
-        active = {key: int(number) for key, number in client.hgetall(k.active).items()}
+        active = {key: int(number) for key, number in client.hgetall(k.unacked_by_key).items()}
         assert active == Counter(holders.values())
         if self.fair.states(["q"]) == [ON] and client.hexists(k.limits, "key_concurrency"):
             for run in self.runs:

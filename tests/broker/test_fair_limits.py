@@ -15,7 +15,7 @@ from kombu_redisdelay.broker.fair_counts import (
 )
 from kombu_redisdelay.broker.fair_keys import (
     PLAIN,
-    KeyLimits,
+    StoredKeyLimits,
     iter_keys,
     iter_limited_keys,
     key_states,
@@ -39,7 +39,7 @@ HOUR = 3_600_000
 
 class TestLimits:
     def test_of_a_key_only_so_many_are_unacked(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", *numbered("a", 3))
         publish(rig, "b", *numbered("b", 3))
         me = rig.consumer()
@@ -58,7 +58,7 @@ class TestLimits:
         me = rig.consumer()
         held = taken(me, "q", limit=2)
         assert sorted(ids(held)) == ["a0", "b0"]
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         assert [(state.key, state.unacked) for state in sorted(iter_keys(rig.store, "q"))] == [
             ("a", 1),
             ("b", 1),
@@ -69,7 +69,7 @@ class TestLimits:
         assert sorted(ids(taken(me, "q"))) == ["a1", "b1"]
 
     def test_nothing_is_taken_while_it_is_counted(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "a0")
         rig.client.hset(rig.store.keys("q").limits, "counting", "1")
         me = rig.consumer()
@@ -85,7 +85,7 @@ class TestLimits:
         ["returned", "failed", "later", "dead", "unreadable", "left", "lost", "parked", "kept", "closed"],
     )
     def test_whatever_becomes_of_it_its_place_is_free(self, rig: Rig, fair: FairQueues, how: str) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
         me = rig.consumer()
         [delivery] = taken(me, "q")
@@ -115,7 +115,7 @@ class TestLimits:
         assert ids(taken(rig.consumer("other"), "q")) == ["a0" if comes_first else "a1"]
 
     def test_the_ack_of_one_with_a_unique_key_frees_its_place(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         member = '"redisdelay-unique": ["d", "first", "u"]'
         rig.put("q", fair_payload("first", "a").replace('"body"', f'{member}, "body"'))
         rig.client.hset(rig.key("q", "unique"), "u", f"r0 {rig.database.now_ms()} 0 first")
@@ -129,7 +129,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["second"]
 
     def test_a_place_that_another_program_has_freed_is_found(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
         me = rig.consumer()
         [delivery] = taken(me, "q")
@@ -140,7 +140,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["a1"]
 
     def test_a_rate(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=2))
         publish(rig, "a", *numbered("a", 5))
         publish(rig, "b", "b0")
         me = rig.consumer()
@@ -150,7 +150,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["a2"]
 
     def test_a_rate_that_nobody_uses_any_more_is_forgotten(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", "a0")
         taken(rig.consumer(), "q")
         tats = rig.key("q", "tats")
@@ -167,7 +167,7 @@ class TestLimits:
         """It waited until the lower rate would have allowed the next message."""
 
         def limit(interval_ms: int) -> None:
-            limits = KeyLimits(interval_us=interval_ms * 1000.0, burst=2)
+            limits = StoredKeyLimits(interval_us=interval_ms * 1000.0, burst=2)
             fair.limit(["q"], limits) if whose == "every" else fair.limit_key("q", "a", limits)
 
         limit(HOUR)
@@ -182,7 +182,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["a2"]
 
     def test_a_key_waits_no_longer_because_the_clock_was_set(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=60e6, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=60e6, burst=1))
         publish(rig, "a", *numbered("a", 2))
         me = rig.consumer()
         take_all(me)
@@ -195,7 +195,7 @@ class TestLimits:
 
     def test_what_is_used_of_a_rate_outlives_off_and_on(self, rig: Rig, fair: FairQueues) -> None:
         """It went when the rate before "off" did not need it any more: then each key had a new burst."""
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=2))
         publish(rig, "a", "a0")
         me = rig.consumer()
         taken(me, "q")
@@ -206,7 +206,7 @@ class TestLimits:
         assert rig.client.pttl(rig.key("q", "tats")) > 1.5 * HOUR
 
     def test_one_that_a_worker_does_not_know_uses_nothing_of_a_rate(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 3))
         me = rig.consumer()
         [unknown] = taken(me, "q")
@@ -218,7 +218,7 @@ class TestLimits:
         assert ids(taken(me, "q")) == ["a1"]
 
     def test_a_rate_is_not_forgotten_if_the_queue_was_plain(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=2))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=2))
         me = rig.consumer()
         for id in ("a0", "a1"):
             publish(rig, "a", id)
@@ -228,14 +228,14 @@ class TestLimits:
         assert rig.client.pttl(rig.key("q", "tats")) > 1.5 * HOUR
 
     def test_a_consumer_comes_when_a_rate_allows_it(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         me = rig.consumer()
         taken(me, "q")
         assert me.take(Request(("q",), 5)).due["q"] == pytest.approx(HOUR / 1000, rel=0.01)
 
     def test_of_the_idle_consumers_one_comes(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         busy, watcher, other = (rig.consumer(name) for name in ("busy", "watcher", "other"))
         took = busy.take(Request(("q",), 1))
@@ -252,13 +252,13 @@ class TestLimits:
 
     @pytest.mark.parametrize(
         ("limits", "left"),
-        [(KeyLimits(), {b"fair"}), (KeyLimits(concurrency=2), {b"fair", b"key_concurrency"})],
+        [(StoredKeyLimits(), {b"fair"}), (StoredKeyLimits(concurrency=2), {b"fair", b"key_concurrency"})],
     )
     @pytest.mark.parametrize("is_own", [False, True])
     def test_nobody_watches_a_rate_that_has_ended(
-        self, rig: Rig, fair: FairQueues, limits: KeyLimits, left: set[bytes], is_own: bool
+        self, rig: Rig, fair: FairQueues, limits: StoredKeyLimits, left: set[bytes], is_own: bool
     ) -> None:
-        rate = KeyLimits(interval_us=HOUR * 1000.0, burst=1)
+        rate = StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1)
         if is_own:
             fair.limit_key("q", "a", rate)
         else:
@@ -268,12 +268,12 @@ class TestLimits:
         for _ in range(2):
             me.take(Request(("q",), 1))
         assert rig.client.hexists(control, "key_watcher")
-        fair.limit_key("q", "a", KeyLimits())
+        fair.limit_key("q", "a", StoredKeyLimits())
         fair.limit(["q"], limits)
         assert set(rig.client.hkeys(control)) == left
 
     def test_nobody_watches_when_the_queue_is_plain(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         me, control = rig.consumer(), rig.store.keys("q").limits
         for _ in range(2):
@@ -284,7 +284,7 @@ class TestLimits:
         assert set(rig.client.hkeys(control)) == {b"key_interval_us", b"key_burst"}
 
     def test_a_watcher_that_has_messages_wakes_another_one(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         watcher, other = rig.consumer("watcher"), rig.consumer("other")
         for _ in range(2):
@@ -298,8 +298,8 @@ class TestLimits:
     def test_others_come_for_an_earlier_key_or_when_the_watcher_does_not(
         self, rig: Rig, fair: FairQueues
     ) -> None:
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
-        fair.limit_key("q", "b", KeyLimits(interval_us=HOUR * 500.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit_key("q", "b", StoredKeyLimits(interval_us=HOUR * 500.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         watcher, other = rig.consumer("watcher"), rig.consumer("other")
         for _ in range(2):
@@ -312,15 +312,15 @@ class TestLimits:
         assert sorted(ids(taken(watcher, "q"))) == ["a1", "b1"]
 
     def test_one_key_has_limits_of_its_own(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
-        fair.limit_key("q", "a", KeyLimits(concurrency=2))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
+        fair.limit_key("q", "a", StoredKeyLimits(concurrency=2))
         for key in "ab":
             publish(rig, key, *numbered(key, 3))
         me = rig.consumer()
         assert sorted(ids(taken(me, "q"))) == ["a0", "a1", "b0"]
-        fair.limit_key("q", "a", KeyLimits())
+        fair.limit_key("q", "a", StoredKeyLimits())
         assert taken(me, "q") == []
-        assert [state.own for state in key_states(rig.store, "q", ["a"])] == [KeyLimits()]
+        assert [state.own for state in key_states(rig.store, "q", ["a"])] == [StoredKeyLimits()]
 
     def test_a_key_is_paused(self, rig: Rig, fair: FairQueues) -> None:
         fair.pause_key("q", "a")
@@ -339,7 +339,7 @@ class TestLimits:
         assert [*iter_keys(rig.store, "q")] == []
 
     def test_keys_at_a_limit_are_not_looked_at(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         for number in range(50):
             publish(rig, f"k{number}", f"{number}-0", f"{number}-1")
         me = rig.consumer()
@@ -350,7 +350,7 @@ class TestLimits:
         assert me.take(Request(("q",), 5)).more == {}
 
     def test_a_take_of_many_is_bounded(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=3))
+        fair.limit(["q"], StoredKeyLimits(concurrency=3))
         for number in range(100):
             publish(rig, f"k{number}", *numbered(f"{number}-", 3))
         me = rig.consumer()
@@ -362,25 +362,25 @@ class TestLimits:
         assert len(take_all(me, limit=500)) == 300 - 40
 
     def test_a_new_limit_lets_keys_go_on(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", *numbered("a", 4))
         me = rig.consumer()
         assert len(take_all(me)) == 1
-        fair.limit(["q"], KeyLimits(concurrency=3))
+        fair.limit(["q"], StoredKeyLimits(concurrency=3))
         assert len(take_all(me)) == 2
-        fair.limit(["q"], KeyLimits())
+        fair.limit(["q"], StoredKeyLimits())
         assert len(take_all(me)) == 1
         left = {name.rpartition(b"}:")[2] for name in rig.all_keys()}
         assert not left & {b"active", b"unacked-keys", b"limited"}
 
     def test_nothing_is_left_when_no_limit_is(self, rig: Rig, fair: FairQueues) -> None:
         """A queue with this hash costs more."""
-        fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+        fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
         publish(rig, "a", *numbered("a", 2))
         me = rig.consumer()
         assert len(taken(me, "q")) == 1
         assert me.take(Request(("q",), 1)).due
-        fair.limit(["q"], KeyLimits())
+        fair.limit(["q"], StoredKeyLimits())
         fair.switch_off(["q"])
         assert ids(take_all(me)) == ["a1"]
         assert fair.states(["q"]) == [PLAIN]
@@ -389,7 +389,7 @@ class TestLimits:
     def test_a_consumer_of_many_queues_frees_its_permit(self, rig: Rig, fair: FairQueues) -> None:
         """If others were woken, a take does not get to all that are hot, and says nothing of the limits of
         these."""
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
         others = [f"other-{number}" for number in range(20)]
         me, request = rig.consumer(), Request((*others, "q"), 1, in_turn=False, hot=["q"])
@@ -408,7 +408,7 @@ class TestManyWereAtALimit:
 
     @pytest.fixture(autouse=True)
     def few(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         for number in range(20):
             publish(rig, f"k{number}", *numbered(f"{number}-", 2))
         limited = rig.store.keys("q").limited
@@ -437,7 +437,7 @@ def test_the_keys_that_are_limited(rig: Rig, fair: FairQueues) -> None:
     for key in "abc":
         publish(rig, key, key)
     fair.pause_key("q", "b")
-    fair.limit_key("q", "x", KeyLimits(concurrency=1))
+    fair.limit_key("q", "x", StoredKeyLimits(concurrency=1))
     assert keys_of(take_all(rig.consumer())) == ["a", "c"]
     found = {
         state.key: (state.paused_ms is not None, state.is_at_limit)
@@ -464,7 +464,7 @@ def test_what_another_program_has_written_is_no_number(rig: Rig, fair: FairQueue
 
 @pytest.mark.parametrize("foreign", ["x", "nan", "1.5", "1e309"])
 def test_it_does_not_keep_messages_from_moving(rig: Rig, fair: FairQueues, foreign: str) -> None:
-    fair.limit(["q"], KeyLimits(concurrency=1, interval_us=HOUR * 1000.0, burst=9))
+    fair.limit(["q"], StoredKeyLimits(concurrency=1, interval_us=HOUR * 1000.0, burst=9))
     publish(rig, "a", *numbered("a", 3))
     me = rig.consumer()
     [first] = taken(me, "q")
@@ -486,7 +486,7 @@ def test_it_does_not_keep_messages_from_moving(rig: Rig, fair: FairQueues, forei
 
 
 def test_nothing_waits_for_a_rate_when_all_messages_were_removed(rig: Rig, fair: FairQueues) -> None:
-    fair.limit(["q"], KeyLimits(interval_us=HOUR * 1000.0, burst=1))
+    fair.limit(["q"], StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1))
     publish(rig, "a", *numbered("a", 3))
     take_all(rig.consumer())
     assert rig.client.exists(rig.key("q", "alarms"), rig.store.keys("q").limited) == 2
@@ -521,17 +521,17 @@ class TestTakenBeforeTheLimit:
     @pytest.mark.parametrize("how", ["key", "every", "raised", "fair again"])
     def test_a_look_frees_its_permit(self, rig: Rig, fair: FairQueues, held: Delivery, how: str) -> None:
         if how == "fair again":
-            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+            fair.limit_key("q", "a", StoredKeyLimits(concurrency=1))
             fair.switch_off(["q"])
             fair.switch_on(["q"])
         elif how == "every":
-            fair.limit(["q"], KeyLimits(concurrency=1))
+            fair.limit(["q"], StoredKeyLimits(concurrency=1))
         else:
-            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+            fair.limit_key("q", "a", StoredKeyLimits(concurrency=1))
         busy, idle = rig.consumer("busy"), rig.consumer("idle")
         assert taken(idle, "q") == []
         if how == "raised":
-            fair.limit_key("q", "a", KeyLimits(concurrency=2))
+            fair.limit_key("q", "a", StoredKeyLimits(concurrency=2))
             assert ids(taken(idle, "q")) == ["a1"]
         # A new consumer object of this name knows of no limit.
         assert rig.ack(busy, "q", held.tag)
@@ -543,7 +543,7 @@ class TestTakenBeforeTheLimit:
     def test_one_consumer_looks_each_second(
         self, rig: Rig, fair: FairQueues, held: Delivery, clock: Clock
     ) -> None:
-        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        fair.limit_key("q", "a", StoredKeyLimits(concurrency=1))
         both = [rig.consumer("idle"), rig.consumer("other")]
         for consumer in both:
             assert taken(consumer, "q") == []
@@ -601,7 +601,7 @@ class TestTakenBeforeTheLimit:
         held: list[Delivery] = []
         while len(held) < 319:
             held += taken(busy, "q", limit=319 - len(held))
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         for delivery in held:
             rig.ack(busy, "q", delivery.tag)
         idle = rig.consumer("idle")
@@ -618,7 +618,7 @@ class TestTakenBeforeTheLimit:
             held += taken(busy, "q", limit=2 * MESSAGES_PER_CALL - len(held))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kombu_redisdelay.broker.limits.count_keys", lambda store, queue: iter(()))
-            fair.limit_key("q", "a", KeyLimits(concurrency=1))
+            fair.limit_key("q", "a", StoredKeyLimits(concurrency=1))
         killed = count_keys(rig.store, "q", "killed")
         next(killed)
         next(killed)
@@ -632,16 +632,16 @@ class TestTakenBeforeTheLimit:
         rig.ack(busy, "q", held.pop().tag)
         check_fair(rig.store, ["q"], {})
         look_at_all_counted(rig)
-        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert rig.client.hgetall(k.unacked_by_key) == {b"a": str(len(held)).encode()}
         assert rig.client.hlen(k.unacked_keys) == len(held)
         # It was not killed after all.
         finish(killed)
-        assert rig.client.hgetall(k.active) == {b"a": str(len(held)).encode()}
+        assert rig.client.hgetall(k.unacked_by_key) == {b"a": str(len(held)).encode()}
         assert not rig.client.hexists(k.limits, "counting")
 
     def test_what_an_earlier_release_has_left(self, rig: Rig, fair: FairQueues, held: Delivery) -> None:
         """Takes looked at such messages, which stood in a key of their own."""
-        fair.limit_key("q", "a", KeyLimits(concurrency=1))
+        fair.limit_key("q", "a", StoredKeyLimits(concurrency=1))
         earlier = rig.key("q", "earlier")
         rig.client.zadd(earlier, {f"busy\x1e{held.tag}": 0})
         assert rig.ack(rig.consumer("busy"), "q", held.tag)

@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.fair_keys import (
     ON,
     PLAIN,
     FairKey,
-    KeyLimits,
+    StoredKeyLimits,
     fair_key_of,
     key_of,
 )
@@ -219,12 +219,12 @@ class TestUnusedSteps:
 
     def test_at_a_limit_are_taken_later(self, rig: Rig, fair: FairQueues) -> None:
         self.sort_by_key(rig)
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         held = taken(Rig(rig.database, steps=(0, 5)).consumer("before"), "q", limit=5)
         assert sorted(keys_of(held)) == ["a", "b"]
         me = rig.consumer()
         assert taken(me, "q") == []
-        fair.limit(["q"], KeyLimits())
+        fair.limit(["q"], StoredKeyLimits())
         assert len(take_all(me)) == 299
 
 

@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from kombu_redisdelay.broker.archive import Archive
-from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_keys import StoredKeyLimits
 from kombu_redisdelay.broker.finished import FinishedTask, FinishedTasks
 from kombu_redisdelay.broker.keeping import move_older
 from kombu_redisdelay.broker.keys import DEAD, FAILED
@@ -280,10 +280,10 @@ def test_a_rate_with_a_lower_burst_holds(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [KeyLimits(concurrency=1), KeyLimits(interval_us=HOUR * 1000.0, burst=1)],
+    [StoredKeyLimits(concurrency=1), StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1)],
     ids=["concurrency", "rate"],
 )
-def test_a_key_that_is_at_its_limit_leaves_others_alone(rig: Rig, limits: KeyLimits) -> None:
+def test_a_key_that_is_at_its_limit_leaves_others_alone(rig: Rig, limits: StoredKeyLimits) -> None:
     """The take raised, and nothing was taken of any queue."""
     fair, me = FairQueues(rig.store), rig.consumer()
     fair.switch_on(["q"])
@@ -306,7 +306,7 @@ def test_keys_are_limited_and_paused(rig: Rig) -> None:
     [delivery] = taken(me, "q", limit=1)
     rig.database.fill()
     fair.pause_key("q", "b")
-    fair.limit(["q"], KeyLimits(concurrency=1))
+    fair.limit(["q"], StoredKeyLimits(concurrency=1))
     assert taken(me, "q") == []
     # Its consumer knows of no limit.
     rig.client.hdel(rig.store.keys("q").unacked("me"), delivery.tag)
@@ -336,9 +336,11 @@ def test_the_token_of_a_permit_may_be_refused(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [KeyLimits(concurrency=1), KeyLimits(interval_us=HOUR * 1000.0, burst=1)], ids=["held", "rate"]
+    "limits",
+    [StoredKeyLimits(concurrency=1), StoredKeyLimits(interval_us=HOUR * 1000.0, burst=1)],
+    ids=["held", "rate"],
 )
-def test_a_take_that_only_finds_a_key_at_its_limit(rig: Rig, limits: KeyLimits) -> None:
+def test_a_take_that_only_finds_a_key_at_its_limit(rig: Rig, limits: StoredKeyLimits) -> None:
     """It raised an error, and its consumer got nothing of any queue."""
     fair, me = FairQueues(rig.store), rig.consumer()
     fair.switch_on(["q"])
@@ -368,7 +370,7 @@ def test_a_key_is_paused_and_the_others_go_on(rig: Rig) -> None:
 def test_a_queue_becomes_plain(rig: Rig) -> None:
     fair, me = FairQueues(rig.store), rig.consumer()
     fair.switch_on(["q"])
-    fair.limit(["q"], KeyLimits(concurrency=1))
+    fair.limit(["q"], StoredKeyLimits(concurrency=1))
     rig.put("q", *(fair_payload(f"a{number}", "a") for number in range(3)))
     assert len(taken(me, "q")) == 1
     rig.database.fill()

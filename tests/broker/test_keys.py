@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kombu_redisdelay.broker.keys import expected_type, known_queues, queue_keys
+from kombu_redisdelay.broker.keys import expected_type, known_queues, redis_keys
 
 SEPARATOR = "\x06\x16"
 
 
 @pytest.mark.parametrize("prefix", ["", "app1:"])
 def test_layout(prefix: str) -> None:
-    keys = queue_keys(prefix, "celery", SEPARATOR)
+    keys = redis_keys(prefix, "celery", SEPARATOR)
     assert keys.ready == f"{prefix}celery"
     assert keys.ready_at(0) == f"{prefix}celery"
     assert keys.ready_at(6) == f"{prefix}celery\x06\x166"
@@ -30,11 +30,11 @@ def test_layout(prefix: str) -> None:
 
 
 def test_separator_is_kombus_option() -> None:
-    assert queue_keys("", "celery", ":").ready_at(3) == "celery:3"
+    assert redis_keys("", "celery", ":").ready_at(3) == "celery:3"
 
 
 def test_a_queue_may_be_named_like_a_key() -> None:
-    keys = queue_keys("", "schedule", SEPARATOR)
+    keys = redis_keys("", "schedule", SEPARATOR)
     assert keys.unacked("me") == "redisdelay:{schedule}:unacked:me"
 
 
@@ -42,7 +42,7 @@ def test_a_name_from_an_enum_is_its_value() -> None:
     class Name(str, Enum):
         FAST = "from-an-enum"
 
-    keys = queue_keys("", Name.FAST, SEPARATOR)
+    keys = redis_keys("", Name.FAST, SEPARATOR)
     assert keys.schedule == "redisdelay:{from-an-enum}:schedule"
     assert keys.ready_at(3) == f"from-an-enum{SEPARATOR}3"
 
@@ -54,6 +54,6 @@ def test_the_page_has_each_of_them_and_its_type() -> None:
     said = {re.sub("<.*", "", name): kind for name, kind in rows}
     # The list of a key: its name begins with a step, or with nothing.
     assert said.pop("") == expected_type("redisdelay:{Q}:3:key") == "list"
-    names = [key.removeprefix("redisdelay:{Q}:") for key in queue_keys("", "Q", "").own]
+    names = [key.removeprefix("redisdelay:{Q}:") for key in redis_keys("", "Q", "").own]
     assert set(said) == {*names, "turns:", "unacked:", "claim:", "finished:sent:"}
     assert said == {name: expected_type(f"redisdelay:{{Q}}:{name}") for name in said}

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from kombu_redisdelay.broker.consumer import Consumer
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
@@ -25,7 +25,7 @@ from tools.harness.process import wait_until
 from tools.harness.proxy import HOST, Proxy
 
 LEASE_MS = 300
-QUEUE, ANOTHER = queue_keys("", "q", ":"), queue_keys("", "another", ":")
+QUEUE, ANOTHER = redis_keys("", "q", ":"), redis_keys("", "another", ":")
 KEY = QUEUE.consumers
 
 pytestmark = pytest.mark.skipif(not REAL_SERVERS, reason="a heartbeat needs a clock that runs")

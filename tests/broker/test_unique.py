@@ -20,7 +20,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.paging import REQUEUE, Part
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from kombu_redisdelay.broker.ready import ReadyLists
-from kombu_redisdelay.broker.recovery import Holder, Recovery
+from kombu_redisdelay.broker.recovery import HoldingConsumer, Recovery
 from kombu_redisdelay.broker.schedule import Schedule
 from kombu_redisdelay.broker.server.scripts import (
     ACK,
@@ -724,7 +724,7 @@ class TestManyAtOnce:
         me = rig.consumer()
         while taken(me, "q", limit=500):
             pass
-        holder = Holder("q", "me", lease_counts=False)
+        holder = HoldingConsumer("q", "me", lease_counts=False)
         round_trips = Recovery(rig.store, Options(retry_wait=0)).give_back([holder], "returned")
         assert sum(1 for _ in round_trips) == 2
         assert len(rig.ready("q")) == self.MANY

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError, NoPermissionError
 
 from kombu_redisdelay.broker import unlisted
-from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, KeyLimits, sorted_by_key
+from kombu_redisdelay.broker.fair_keys import OFF, ON, PLAIN, StoredKeyLimits, sorted_by_key
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.maintenance import Maintenance
 from kombu_redisdelay.broker.options import Options
@@ -283,7 +283,7 @@ class TestHolders:
         assert rig.recover("q") == 1
 
     def test_of_a_permit(self, rig: Rig, fair: FairQueues) -> None:
-        fair.limit(["q"], KeyLimits(concurrency=1))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "1", "2")
         taken(rig.consumer("lost"), "q")
         rig.client.delete(rig.key("q", "consumers"))
@@ -457,7 +457,7 @@ class TestTurns:
     @pytest.mark.parametrize("lost", ["active", "unacked-keys"])
     def test_permits_are_counted_anew(self, rig: Rig, lost: str) -> None:
         fair = FairQueues(rig.store)
-        fair.limit(["q"], KeyLimits(concurrency=2))
+        fair.limit(["q"], StoredKeyLimits(concurrency=2))
         publish(rig, "a", *numbered("a", 6))
         me = rig.consumer()
         first, second = taken(me, "q")
@@ -515,7 +515,7 @@ def test_a_portion_costs_one_command_more(
 ) -> None:
     """To see whether the keys have their turns whose lists have messages."""
     if is_limited:
-        fair.limit(["q"], KeyLimits(concurrency=1000))
+        fair.limit(["q"], StoredKeyLimits(concurrency=1000))
     me = rig.consumer()
     names = [f"k{number}" for number in range(keys)]
     for name in names:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kombu_redisdelay.broker.paging import MOST_RESTARTS, walk
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
-from kombu_redisdelay.operations.reading import Found, without_repetitions
+from kombu_redisdelay.operations.reading import Identified, distinct
 from tests.broker.database import Database, FakeDatabase
 from tests.broker.rig import Rig
 from tests.search import may_search_for_long, run_machine
@@ -107,10 +107,10 @@ class Walking(RuleBasedStateMachine):
         self.finish_reading()
         self.stayed, self.shown = list(self.names), []
         found = (
-            Found(cast(Any, entry.data), name_of(entry.data), True, entry.is_sure)
+            Identified(cast(Any, entry.data), name_of(entry.data), True, entry.is_sure)
             for entry in walk(self.rig.store.server, [KEY], size=size)
         )
-        self.reader = map(name_of, map(cast(Any, bytes), without_repetitions(found)))
+        self.reader = map(name_of, map(cast(Any, bytes), distinct(found)))
 
     @precondition(lambda self: self.reader)
     @rule(how_many=st.integers(1, 12))

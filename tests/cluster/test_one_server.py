@@ -11,7 +11,7 @@ from kombu.connection import Connection
 from redis import ConnectionPool
 
 from kombu_redisdelay import NotReplicatedError
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.broker.lease import Lease
 from kombu_redisdelay.broker.lease_policy import LeasePolicy
 from kombu_redisdelay.broker.mover import Mover
@@ -95,9 +95,9 @@ def test_a_lease_is_renewed_beside_a_server_that_is_gone() -> None:
         server = ClusterServer(Nodes(addresses, pool), pool, 1)
         apart = server.with_own_connections(socket_timeout=1)
         lease = Lease(apart, "me", LeasePolicy(LEASE_MS), Mover(Store(apart, "", (0,), ":")))
-        keys = queue_keys("", alive, ":", True)
+        keys = redis_keys("", alive, ":", True)
         # The one that is gone comes first.
-        lease.cover(queue_keys("", lost, ":", True))
+        lease.cover(redis_keys("", lost, ":", True))
         lease.cover(keys)
         node = cluster.node_of("{" + alive + "}")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from tests.dead import dead_letters
 from tests.end_to_end.environment import Environment
 from tests.end_to_end.ledger import Ledger
@@ -188,7 +188,7 @@ class Installation:
 
     def dead(self, queue: str = QUEUE) -> list[bytes]:
         """Dead letters, the oldest first (:func:`tests.dead.dead_letters`)."""
-        return dead_letters(self.redis, queue_keys("", queue, "\x06\x16"))
+        return dead_letters(self.redis, redis_keys("", queue, "\x06\x16"))
 
     def unacked(self, queue: str = QUEUE) -> int:
         """How many messages the consumers hold together."""

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery
 from kombu.entity import Queue
 
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.operations.adoption import Adopted, Adoption
 from kombu_redisdelay.operations.reverse_adoption import GivenBack, ReverseAdoption
 from tools.harness.redis_server import RedisServer
@@ -83,7 +83,7 @@ class Place:
         self.redis.lpush(self.prefix + queue + (f"{SEPARATOR}{step}" if step else ""), json.dumps(published))
 
     def keys(self, queue: str) -> Any:
-        return queue_keys(self.prefix, queue, SEPARATOR)
+        return redis_keys(self.prefix, queue, SEPARATOR)
 
     def ready(self, queue: str) -> list[tuple[int, str]]:
         """What is ready, each with its step, in the order in which it is taken."""

@@ -13,7 +13,7 @@ from kombu.messaging import Producer
 from redis import Redis
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.keys import known_queues, queue_keys
+from kombu_redisdelay.broker.keys import known_queues, redis_keys
 from kombu_redisdelay.broker.known_queues import forget_unused
 from tests.soak.consumer import ConsumerProcess
 from tools.harness.redis_server import RedisServer
@@ -126,7 +126,7 @@ def _left(client: Redis, besides: str = "") -> set[bytes]:
 
 
 def _histories(client: Redis) -> set[bytes]:
-    keys: list[bytes] = client.execute_command("KEYS", queue_keys("", "*", "").history)
+    keys: list[bytes] = client.execute_command("KEYS", redis_keys("", "*", "").history)
     return set(keys)
 
 

@@ -22,7 +22,7 @@ from kombu.messaging import Consumer, Producer
 from redis import Redis
 
 from kombu_redisdelay import unique_conflict
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.broker.unique import DONE, LATEST, MODES, WAITING
 from tools.harness.process import wait_until
 from tools.harness.redis_server import RedisServer
@@ -106,7 +106,7 @@ def race(crowd: Crowd, modes: Sequence[str] = MODES) -> bool:
 
 def run(server: RedisServer, mode: str, crowd: Crowd) -> tuple[list[Publish], list[Run], list[str]]:
     """One race in an empty database. Returns what was published, what ran, and what is wrong with that."""
-    url, keys = server.url(), queue_keys("", mode, "")
+    url, keys = server.url(), redis_keys("", mode, "")
     with (
         server.client() as client,
         ProcessPoolExecutor(crowd.producers + crowd.consumers, get_context("fork")) as executor,
@@ -138,7 +138,7 @@ def run(server: RedisServer, mode: str, crowd: Crowd) -> tuple[list[Publish], li
 
 def _there(client: Redis, mode: str, *, with_held: bool = False) -> int:
     """How many messages there are. With "waiting", those that are handled count only for *with_held*."""
-    keys = queue_keys("", mode, "")
+    keys = redis_keys("", mode, "")
     names: Any = client.execute_command("ZRANGE", keys.consumers, 0, -1)
     with client.pipeline() as pipe:
         pipe.llen(keys.ready)

@@ -14,7 +14,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer, Producer
 
-from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
+from kombu_redisdelay.broker.keys import RedisKeys, redis_keys
 from tests.dead import dead_letters
 from tools.harness.cluster import Cluster
 
@@ -160,8 +160,8 @@ class Site:
         for connection in self._connections:
             connection.release()
 
-    def keys(self, queue: str = "q", prefix: str = "") -> QueueKeys:
-        return queue_keys(prefix, queue, SEPARATOR, in_slots=self._is_cluster)
+    def keys(self, queue: str = "q", prefix: str = "") -> RedisKeys:
+        return redis_keys(prefix, queue, SEPARATOR, in_slots=self._is_cluster)
 
     def bindings(self, exchange: str) -> str:
         """The key of the bindings of *exchange*."""

@@ -18,7 +18,7 @@ from kombu_redisdelay.transport.consumed_queues import (
     LOOK_EVERY,
     LOOK_NO_MORE,
     SETTLE,
-    Foreign,
+    Tokenless,
     groups_of,
 )
 from tests.clock import Clock
@@ -34,15 +34,15 @@ class TestForeign:
         return Clock()
 
     @pytest.fixture
-    def foreign(self, clock: Clock) -> Foreign:
-        return Foreign(clock)
+    def foreign(self, clock: Clock) -> Tokenless:
+        return Tokenless(clock)
 
-    def test_at_first_nothing_is_looked_for(self, foreign: Foreign) -> None:
+    def test_at_first_nothing_is_looked_for(self, foreign: Tokenless) -> None:
         assert foreign.next_look() is None
         foreign.peeked(FEW, any_ready=False)
         assert foreign.next_look() is None
 
-    def test_what_is_there_twice_counts(self, foreign: Foreign, clock: Clock) -> None:
+    def test_what_is_there_twice_counts(self, foreign: Tokenless, clock: Clock) -> None:
         foreign.peeked(FEW, any_ready=True)
         assert foreign.next_look() == pytest.approx(SETTLE)
         clock.now += SETTLE
@@ -51,14 +51,14 @@ class TestForeign:
         foreign.found(["q1"])
         assert foreign.next_look() == pytest.approx(LOOK_EVERY)
 
-    def test_what_is_gone_at_the_second_look_does_not(self, foreign: Foreign) -> None:
+    def test_what_is_gone_at_the_second_look_does_not(self, foreign: Tokenless) -> None:
         """Somebody was woken by a token, and has it."""
         foreign.peeked(FEW, any_ready=True)
         foreign.begin(FEW)
         assert foreign.looked([]) == []
         assert foreign.next_look() is None
 
-    def test_a_look_that_cannot_be_now_is_later(self, foreign: Foreign, clock: Clock) -> None:
+    def test_a_look_that_cannot_be_now_is_later(self, foreign: Tokenless, clock: Clock) -> None:
         foreign.peeked(FEW, any_ready=True)
         clock.now += SETTLE
         foreign.postpone()
@@ -67,14 +67,14 @@ class TestForeign:
         groups = foreign.begin(FEW)
         assert foreign.looked(groups) == groups
 
-    def test_what_a_look_sees_is_looked_at_again(self, foreign: Foreign) -> None:
+    def test_what_a_look_sees_is_looked_at_again(self, foreign: Tokenless) -> None:
         foreign.found(["q1"])
         groups = foreign.begin(MANY)
         assert foreign.looked(groups[1:2]) == ()
         assert foreign.next_look() == pytest.approx(SETTLE)
         assert foreign.begin(MANY) == groups[1:2]
 
-    def test_looks_become_rare_and_end(self, foreign: Foreign, clock: Clock) -> None:
+    def test_looks_become_rare_and_end(self, foreign: Tokenless, clock: Clock) -> None:
         foreign.found(["q1"])
         waits = []
         while (wait := foreign.next_look()) is not None:
@@ -87,14 +87,14 @@ class TestForeign:
         assert waits[-1] < LOOK_NO_MORE
         assert len(waits) < 250
 
-    def test_another_consumer_may_be_faster(self, foreign: Foreign) -> None:
+    def test_another_consumer_may_be_faster(self, foreign: Tokenless) -> None:
         foreign.found(["q1"])
         foreign.found([])
         assert foreign.next_look() == pytest.approx(2 * LOOK_EVERY)
         foreign.found(["q1"])
         assert foreign.next_look() == pytest.approx(LOOK_EVERY)
 
-    def test_looks_at_what_is_held_back_end_soon(self, foreign: Foreign) -> None:
+    def test_looks_at_what_is_held_back_end_soon(self, foreign: Tokenless) -> None:
         foreign.found(["q1"])
         looks = 0
         while foreign.next_look() is not None:
@@ -104,7 +104,7 @@ class TestForeign:
         foreign.taken()
         assert foreign.next_look() == pytest.approx(LOOK_AGAIN)
 
-    def test_what_is_held_back_for_days_does_no_harm(self, foreign: Foreign) -> None:
+    def test_what_is_held_back_for_days_does_no_harm(self, foreign: Tokenless) -> None:
         """A paused queue: there is a take in vain each second."""
         foreign.found(["q1"])
         for _ in range(100_000):
@@ -113,7 +113,7 @@ class TestForeign:
         foreign.found(["q1"])
         assert foreign.next_look() == pytest.approx(LOOK_EVERY)
 
-    def test_tokens_do_not_keep_us_from_looking(self, foreign: Foreign, clock: Clock) -> None:
+    def test_tokens_do_not_keep_us_from_looking(self, foreign: Tokenless, clock: Clock) -> None:
         foreign.peeked(FEW, any_ready=False)
         clock.now += LOOK_AT_LEAST_EVERY / 2
         foreign.woken()
@@ -126,7 +126,7 @@ class TestForeign:
         foreign.woken()
         assert foreign.next_look() == pytest.approx(LOOK_EVERY / 2)
 
-    def test_of_many_queues_some_are_looked_at_and_each_in_its_turn(self, foreign: Foreign) -> None:
+    def test_of_many_queues_some_are_looked_at_and_each_in_its_turn(self, foreign: Tokenless) -> None:
         foreign.found(["q157", "q003"])
         seen: set[str] = set()
         for _ in range(-(-len(groups_of(MANY)) // GROUPS)):
@@ -138,11 +138,11 @@ class TestForeign:
             foreign.looked([])
         assert seen == set(MANY)
 
-    def test_only_the_latest_are_looked_at_each_time(self, foreign: Foreign) -> None:
+    def test_only_the_latest_are_looked_at_each_time(self, foreign: Tokenless) -> None:
         foreign.found(MANY)
         assert foreign.begin(MANY)[0] == tuple(MANY[-QUEUES_PER_TAKE:])
 
-    def test_a_queue_that_was_cancelled_stays_away(self, foreign: Foreign) -> None:
+    def test_a_queue_that_was_cancelled_stays_away(self, foreign: Tokenless) -> None:
         foreign.found(["q157", "q003"])
         foreign.looked(foreign.begin(MANY)[:1])
         foreign.forget("q003")

@@ -16,7 +16,7 @@ from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
 
 from kombu_redisdelay.broker import message as broker_message
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.broker.members import NAMES
 from kombu_redisdelay.transport import receive as receiving
 from tests.broker.test_recover import dead_process
@@ -28,7 +28,7 @@ from tests.transport.kit import Inbox, Site, drain, drain_for, look_after_queues
 pytestmark = pytest.mark.one_server
 
 READY, SCHEDULED, UNACKED = PLACES = ("ready", "messages", "unacked")
-KEYS = queue_keys("", "q", "")
+KEYS = redis_keys("", "q", "")
 DEAD_KEYS = [f"dead:{name}" for name in ("index", "heads", "messages", "groups", "duplicates")]
 
 BURIED = "Moved an entry of queue 'q' that is not a message to the dead letters: "

@@ -9,7 +9,7 @@ import pytest
 from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay import Messages, Selection
-from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits, key_of
+from kombu_redisdelay.broker.fair_keys import PLAIN, StoredKeyLimits, key_of
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.operations.stats import queue_stats
 from tests.transport.kit import Inbox, Site, drain, publish
@@ -44,7 +44,7 @@ def test_each_partition_is_fair_and_keeps_to_the_limits_of_keys(site: Site) -> N
     channel = site.channel(**OPTIONS)
     fair = FairQueues(channel.store)
     fair.switch_on(NAMES)
-    fair.limit(NAMES, KeyLimits(concurrency=1))
+    fair.limit(NAMES, StoredKeyLimits(concurrency=1))
     for number in range(COUNT):
         publish(channel, str(number), headers={"x-key": "ab"[number % 2]})
     inbox = Inbox(channel)

@@ -21,7 +21,7 @@ from kombu_redisdelay.transport.upstream import (
     LOOKS,
     LookingAgain,
     module_of,
-    without_the_ended,
+    track_living,
 )
 
 
@@ -75,7 +75,7 @@ def test_a_process_that_has_ended_is_not_watched_by_a_new_connection() -> None:
     living, ended = SimpleNamespace(), SimpleNamespace(_sentinel_poll=None)
     pool, hub, watched = SimpleNamespace(maintain_pool=lambda: None), Hub(), []
     for process in (living, ended):
-        without_the_ended(pool, lambda process, hub: watched.append(process), process, hub)
+        track_living(pool, lambda process, hub: watched.append(process), process, hub)
     assert watched == [living]
     # It is replaced soon.
     assert hub.later == [pool.maintain_pool]

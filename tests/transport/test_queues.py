@@ -9,7 +9,7 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 
 from kombu_redisdelay.broker.delivery import Acks, Request, Tags
-from kombu_redisdelay.broker.fair_keys import PLAIN, KeyLimits
+from kombu_redisdelay.broker.fair_keys import PLAIN, StoredKeyLimits
 from kombu_redisdelay.broker.lease import Membership
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.takes import Takes
@@ -152,7 +152,7 @@ def test_what_was_used_of_the_rates_of_keys_goes_with_a_queue(site: Site) -> Non
     queue = bound(channel, "q")
     fair = FairQueues(channel.store)
     fair.switch_on(["q"])
-    fair.limit(["q"], KeyLimits(interval_us=60_000_000, burst=1))
+    fair.limit(["q"], StoredKeyLimits(interval_us=60_000_000, burst=1))
     for _ in range(2):
         publish(channel, "a", exchange="e", headers={"x-key": "tenant"})
     assert channel.basic_get("q") is not None

@@ -206,7 +206,7 @@ def test_what_waits_for_the_loop_is_kept_while_the_connection_is_lost(site: Site
     channel.consumer.disconnect()
     in_a_thread(received(consumer, inbox.messages.pop()).on_ack, None, ())
     assert consumer.later
-    messages = channel.qos.let_go()
+    messages = channel.qos.release()
     assert orphan_keeper._in_use(messages) == set(messages) != set()
     consumer.perform()
     assert (len(messages), site.unacked()) == (0, 0)

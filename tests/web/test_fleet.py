@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from kombu_redisdelay.operations.viewers import Kept
+from kombu_redisdelay.operations.viewers import Cached
 from kombu_redisdelay.web.fleet import LEAST_SECONDS, QUEUES_PER_PAGE, Part, seconds_kept
 from kombu_redisdelay.web.site import MOST_EXAMINED
 from tests.cli.site import QUEUE, Site
@@ -167,7 +167,7 @@ def test_how_long_it_is_kept() -> None:
 def test_what_is_kept_is_read_again_when_it_is_old() -> None:
     values = iter(range(10))
     seconds = {0: 60.0, 1: 0.0, 2: 0.0}
-    kept = Kept(lambda: next(values), lambda value, took: seconds[value])
+    kept = Cached(lambda: next(values), lambda value, took: seconds[value])
     assert kept.last is None
     assert [kept.get().value for _ in range(2)] == [0, 0]
     kept.forget()
@@ -184,7 +184,7 @@ def test_what_fails_has_failed_for_all_who_wait() -> None:
         time.sleep(0.5)
         raise ConnectionError("no reply")
 
-    kept = Kept(read, lambda value, took: 0.0)
+    kept = Cached(read, lambda value, took: 0.0)
 
     def get() -> None:
         all_wait.wait()

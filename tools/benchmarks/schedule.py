@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from kombu_redisdelay.broker.keys import QueueKeys, queue_keys
+from kombu_redisdelay.broker.keys import RedisKeys, redis_keys
 
 _PER_CALL = 2000
 
@@ -20,8 +20,8 @@ end
 """
 
 
-def keys(queue: str) -> QueueKeys:
-    return queue_keys("", queue, "\x06\x16")
+def keys(queue: str) -> RedisKeys:
+    return redis_keys("", queue, "\x06\x16")
 
 
 def now_ms(redis: Redis) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kombu.transport.redis import Channel
 from redis import Redis
 
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 
 
 class Counts(NamedTuple):
@@ -19,7 +19,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, client: Redis, queue: str) -> Counts:
-        keys = queue_keys("", queue, Channel.sep)
+        keys = redis_keys("", queue, Channel.sep)
         consumers = [name.decode() for name in client.execute_command("ZRANGE", keys.consumers, 0, -1)]
         # A message that moves must not be counted twice, or not at all.
         with client.pipeline(transaction=True) as pipe:

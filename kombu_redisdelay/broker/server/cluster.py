@@ -63,7 +63,7 @@ class ClusterServer:
         self._servers: dict[Address, SingleServer] = {}
         self._ack_in_vain: AckInVain | None = None
         #: Acks that their server has refused, or whose server has left.
-        self._stray: list[Ack] = []
+        self._relocated: list[Ack] = []
         #: Whether a connection has failed since the servers were found out.
         self._is_stale = False
 
@@ -104,7 +104,7 @@ class ClusterServer:
             line = self.server_of(first_key(ack.command)).line
         except ConnectionError:
             # It is sent when there is a server again.
-            self._stray.append(ack)
+            self._relocated.append(ack)
         else:
             line.ack(ack)
 
@@ -167,7 +167,7 @@ class ClusterServer:
         if failures:
             self._find_out()
         try:
-            refused += self._send_stray()
+            refused += self._send_relocated()
             for address in failures.keys() & self._servers.keys():
                 raise failures[address]
             checked(refused)
@@ -242,12 +242,12 @@ class ClusterServer:
         for address, indices in packets.items():
             each = sorted((*indices, *keyless))
             try:
-                told = self._server_at(address).call_all(*(commands[index] for index in each))
+                answers = self._server_at(address).call_all(*(commands[index] for index in each))
             except (ConnectionError, TimeoutError) as exc:
                 # The other servers get their commands all the same. Leases would end there, for example.
                 failures.append(exc)
             else:
-                _note(commands, each, told, replies)
+                _note(commands, each, answers, replies)
         if failures:
             self._is_stale = True
             # Raise an error after which something may have been done, if there is one.
@@ -291,29 +291,29 @@ class ClusterServer:
         server = self._server_at(Address(replies[index].host, replies[index].port))
         # Its replicas have to confirm it, too.
         waits = [at for at, command in enumerate(commands) if command[0] == "WAIT"]
-        _, *told = server.call_all(("ASKING",), commands[index], *(commands[at] for at in waits))
-        _note(commands, [index, *waits], told, replies)
+        _, *answers = server.call_all(("ASKING",), commands[index], *(commands[at] for at in waits))
+        _note(commands, [index, *waits], answers, replies)
 
-    def _has_strayed(self, ack: Ack) -> None:
-        self._stray.append(ack)
+    def _note_relocated(self, ack: Ack) -> None:
+        self._relocated.append(ack)
 
-    def _send_stray(self) -> list[ResponseError]:
+    def _send_relocated(self) -> list[ResponseError]:
         """Send the acks that have no server to the server that has their keys now. Returns the errors; their
         acks are sent again."""
         with self._lock:
-            acks, self._stray = self._stray, []
+            acks, self._relocated = self._relocated, []
         if not acks:
             return []
         try:
             replies = self.call_all(*(ack.in_full for ack in acks))
         except BaseException:
-            self._stray += [ack._replace(again=True) for ack in acks]
+            self._relocated += [ack._replace(again=True) for ack in acks]
             raise
         errors, vain = [], []
         for ack, reply in zip(acks, replies, strict=True):
             if isinstance(reply, ResponseError):
                 errors.append(reply)
-                self._stray.append(ack._replace(again=True))
+                self._relocated.append(ack._replace(again=True))
                 continue
             if ack.told is not None:
                 ack.told(reply)
@@ -333,7 +333,7 @@ class ClusterServer:
         with self._lock:
             left = [self._servers.pop(address) for address in list(self._servers) if address not in primaries]
         for server in left:
-            self._stray += server.line.take_unconfirmed()
+            self._relocated += server.line.take_unconfirmed()
             server.disconnect()
 
     def _server_at(self, address: Address) -> SingleServer:
@@ -347,7 +347,7 @@ class ClusterServer:
     def _new_server(self, address: Address) -> SingleServer:
         options = {"host": address.host, "port": address.port, **PARSER}
         pool = Pool.like(self._like, self._max_connections, **options)
-        pool.line.ack_relocated = self._has_strayed
+        pool.line.ack_relocated = self._note_relocated
         server = SingleServer(pool)
         if self._ack_in_vain is not None:
             server.tell_acks_in_vain(self._ack_in_vain)
@@ -365,12 +365,14 @@ class _AfterAcks:
 
 
 def _note(
-    commands: Sequence[Command], indices: Sequence[int], told: Sequence[Any], replies: list[Any]
+    commands: Sequence[Command], indices: Sequence[int], answers: Sequence[Any], replies: list[Any]
 ) -> None:
-    """Note what one of the servers has *told*, in reply to the commands at these *indices*."""
-    keyed = [reply for index, reply in zip(indices, told, strict=True) if commands[index][0] not in KEYLESS]
-    has_done_nothing = bool(keyed) and all(isinstance(reply, RELOCATIONS) for reply in keyed)
-    for index, reply in zip(indices, told, strict=True):
+    """Note the *answers* of one of the servers to the commands at these *indices*."""
+    with_keys = [
+        reply for index, reply in zip(indices, answers, strict=True) if commands[index][0] not in KEYLESS
+    ]
+    has_done_nothing = bool(with_keys) and all(isinstance(reply, RELOCATIONS) for reply in with_keys)
+    for index, reply in zip(indices, answers, strict=True):
         if commands[index][0] != "WAIT":
             replies[index] = reply
         elif not has_done_nothing and not isinstance(replies[index], ResponseError):

@@ -29,7 +29,7 @@ from kombu_redisdelay.broker.server.wire import (
     Unreachable,
     WrongServer,
 )
-from kombu_redisdelay.refusals import Then, refusal_of, what_is_said
+from kombu_redisdelay.refusals import Then, error_text, refusal_of
 
 #: Seconds for which a program that ends waits for each reply, after a server was silent once. Each of its
 #: last acks and give backs would wait as long as usual, and Docker kills ten seconds after SIGTERM.
@@ -171,7 +171,7 @@ class ToPrimary(AbstractConnection):
         refusal = refusal_of(error)
         if refusal is None or refusal.then is not Then.CONNECTS_AGAIN:
             return None
-        said = what_is_said(error)
+        said = error_text(error)
         if refusal.reason == "noreplicas":
             return TooFewReplicas(f"too few replicas follow {self._address}: {said}", refusal)
         if refusal.reason == "readonly":
@@ -272,8 +272,8 @@ class Sentinels:
                 assert self._primary is not None
                 return self._primary
         kind = WrongServer if len(wrong) == len(answers) and all(wrong) else NoPrimaryKnown
-        told = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
-        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({told})")
+        each = "; ".join(f"{host}:{port}: {answer}" for (host, port), answer in answers.items())
+        raise kind(f"no sentinel knows where the primary {self.service_name!r} is ({each})")
 
     @property
     def primary(self) -> Address:

@@ -42,7 +42,7 @@ ANSWER_TIMEOUT = 1.0
 #: Seconds for which it is known which servers have answered.
 ANSWERED_FOR = 0.5
 
-_Told = TypeVar("_Told")
+AnswerT = TypeVar("AnswerT")
 
 
 class Address(NamedTuple):
@@ -149,7 +149,7 @@ class Nodes:
                 manager.initialize()
 
             try:
-                self._told_by(nodes, ask)
+                self._answer_of(nodes, ask)
             except RedisClusterException as exc:
                 # redis-py goes on with the servers that it knows of. Begin again with ours.
                 self.close()
@@ -183,9 +183,9 @@ class Nodes:
                 self._manager = self._connect()
             return self._manager
 
-    def _told_by(
-        self, nodes: Mapping[str, ClusterNode], ask: Callable[[Mapping[str, ClusterNode]], _Told]
-    ) -> _Told:
+    def _answer_of(
+        self, nodes: Mapping[str, ClusterNode], ask: Callable[[Mapping[str, ClusterNode]], AnswerT]
+    ) -> AnswerT:
         """What *ask* returns, which asks some of *nodes*: those that answer now. redis-py would wait for each
         one that is silent.
 
@@ -229,7 +229,7 @@ class Nodes:
             return _Manager(startup_nodes=list(_shuffled(some).values()), **cleanup_kwargs(**options))
 
         try:
-            return self._told_by(self._ours, ask)
+            return self._answer_of(self._ours, ask)
         except (RedisClusterException, ResponseError) as exc:
             # redis-py does not say which one.
             which = ", or ".join(f"{host}:{port}" for host, port in self._addresses)

@@ -109,8 +109,8 @@ class SingleServer:
         return self
 
     def info(self, section: str = "everything") -> Mapping[str, Any]:
-        told: Mapping[str, Any] = self._redis.info(section)
-        return told
+        found: Mapping[str, Any] = self._redis.info(section)
+        return found
 
     def setting(self, name: str) -> str | None:
         try:

@@ -19,7 +19,7 @@ from redis.exceptions import (
 )
 
 from kombu_redisdelay.broker.keys import expected_type
-from kombu_redisdelay.refusals import Refusal, refusal_of, what_is_said
+from kombu_redisdelay.refusals import Refusal, error_text, refusal_of
 
 #: What a server of a cluster replies instead of running a command: it does not serve the slot, or not now.
 RELOCATIONS = (AskError, TryAgainError, ClusterDownError)
@@ -228,7 +228,7 @@ def explained(error: ResponseError, server: Caller, keys: Sequence[str]) -> Resp
     """The *error* of an operation on *keys*, or one that says more."""
     if isinstance(error, OutOfMemoryError) or _OUT_OF_MEMORY in str(error):
         return OutOfMemoryError(FULL)
-    refusal, said = refusal_of(error), what_is_said(error)
+    refusal, said = refusal_of(error), error_text(error)
     if refusal is not None and refusal.reason == "noperm" and keys and _WITH_KEYS not in said:
         some = ", ".join([repr(key) for key in keys[:KEYS_NAMED]] + ["..."] * (len(keys) > KEYS_NAMED))
         return NoPermissionError(f"{said}{_WITH_KEYS}{some})")

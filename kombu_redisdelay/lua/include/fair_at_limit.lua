@@ -60,12 +60,12 @@ local function read_keys(fair, keys)
     return
   end
   local own = fair.has_own and redis.call('HMGET', fair.base .. 'key-limits', unpack(keys)) or {}
-  local active = fair.counts and redis.call('HMGET', fair.base .. 'active', unpack(keys)) or {}
+  local unacked = fair.counts and redis.call('HMGET', fair.base .. 'active', unpack(keys)) or {}
   local rate_clocks = fair.has_rate and redis.call('ZMSCORE', fair.base .. 'tats', unpack(keys)) or {}
   for i, key in ipairs(keys) do
     if not fair.keys[key] then
       local state = limits_of_key(fair, own[i])
-      state.active = tonumber(active[i]) or 0
+      state.unacked = tonumber(unacked[i]) or 0
       if state.interval_us then
         local latest_us = fair.now_us + state.burst * state.interval_us
         local rate_clock_us = tonumber(rate_clocks[i]) or 0
@@ -91,7 +91,7 @@ local function is_at_limit(fair, key)
     return false
   elseif state.is_paused then
     return true
-  elseif fair.needs_ack and state.concurrency and state.active >= state.concurrency then
+  elseif fair.needs_ack and state.concurrency and state.unacked >= state.concurrency then
     return true
   end
   return state.interval_us and token_of_key_us(state) > fair.now_us or false

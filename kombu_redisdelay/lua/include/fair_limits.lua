@@ -57,7 +57,7 @@ local function count_key(fair, consumer, tag)
   local key = fair.latest
   local state = fair.keys[key]
   if fair.counts and fair.needs_ack then
-    state.active, state.is_counted = state.active + 1, true
+    state.unacked, state.is_counted = state.unacked + 1, true
     fair.holders[#fair.holders + 1] = consumer .. '\30' .. tag
     fair.holders[#fair.holders + 1] = key
   end
@@ -80,20 +80,20 @@ end
 
 -- Writes what was handed out, and what was put right.
 local function write_counts(fair)
-  local rate_clocks, active = {}, {}
+  local rate_clocks, unacked = {}, {}
   for key, state in pairs(fair.keys) do
     if state.is_spent or state.is_put_right then
       rate_clocks[#rate_clocks + 1] = string.format('%.0f', math.ceil(state.rate_clock_us))
       rate_clocks[#rate_clocks + 1] = key
     end
     if state.is_counted then
-      active[#active + 1] = key
-      active[#active + 1] = string.format('%d', state.active)
+      unacked[#unacked + 1] = key
+      unacked[#unacked + 1] = string.format('%d', state.unacked)
     end
   end
-  if #active > 0 then
+  if #unacked > 0 then
     redis.call('HSET', fair.base .. 'unacked-keys', unpack(fair.holders))
-    redis.call('HSET', fair.base .. 'active', unpack(active))
+    redis.call('HSET', fair.base .. 'active', unpack(unacked))
   end
   if #rate_clocks > 0 then
     write_rate_clocks(fair, rate_clocks)

@@ -1,4 +1,4 @@
--- Gives unacked messages back. `how` says what they have been through:
+-- Gives unacked messages back. `reason` says what they have been through:
 --   unseen    no callback has seen it. It goes to the head, where it is the next to be taken, as it was.
 --   returned  its consumer gives it back in good order, which is no failure of the message. It goes to the
 --             head and is marked as redelivered; its count does not grow from one return to the next.
@@ -28,16 +28,16 @@ end
 -- Returns how many deliveries have failed now and how many of them were lost; and where the message goes: to
 -- the 'head' or the 'tail' of its ready list, to the schedule, 'later', or to the 'dead' letters. If later,
 -- also after how many ms.
-local function retry_verdict(stored, start, how, queue)
+local function retry_verdict(stored, start, reason, queue)
   local count = deliveries(stored, start)
   local lost = math.min(losses(stored, start), count)
-  if how == 'unseen' then
+  if reason == 'unseen' then
     return count, lost, 'head'
-  elseif how == 'returned' then
+  elseif reason == 'returned' then
     return math.max(1, count), lost, 'head'
   end
   count = count + 1
-  if how == 'lost' and lost < queue.isolated_from then
+  if reason == 'lost' and lost < queue.isolated_from then
     return count, lost + 1, lost + 1 == queue.isolated_from and 'tail' or 'head'
   end
   local failures = count - lost
@@ -72,20 +72,20 @@ end
 -- each death is a failure), retry_wait_ms (the first wait) and delay_ms (nil: by retry_wait_ms).
 -- Returns the message as it was stored, nil if it is not unacked; where it went, nil if it is still unacked;
 -- and how many bytes its key counts as (unique.lua).
-local function give_back(tag, id, how, queue, done)
+local function give_back(tag, id, reason, queue, done)
   local message = unacked_message(queue, tag)
   if not message then
     return nil
   end
   local stored, start, now_ms = message.stored, message.start, done.now_ms
-  local count, lost, where, wait = retry_verdict(stored, start, how, queue)
+  local count, lost, where, wait = retry_verdict(stored, start, reason, queue)
   if (where == 'later' or where == 'dead') and id == '' then
     done.unnamed[#done.unnamed + 1] = tag
     done.unnamed[#done.unnamed + 1] = stored
     return stored
   end
   local changes = { deliveries = count, lost = lost > 0 and lost }
-  if how == 'failed' then
+  if reason == 'failed' then
     -- A worker knew its task.
     changes.unknown = false
   end
@@ -114,7 +114,7 @@ local function give_back(tag, id, how, queue, done)
     changes.due = now_ms + wait
     becomes_scheduled(message, id, changes.due, with_members(stored, 1, changes), now_ms)
   else
-    local payload = how == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
+    local payload = reason == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
     expect_ready(message, where)
     leave(message)
     becomes_ready(message, where, payload, now_ms, done.had_messages)
@@ -123,9 +123,9 @@ local function give_back(tag, id, how, queue, done)
 end
 
 -- To be called when all were given back.
-local function tell_of_given_back(how, queue, done)
+local function tell_of_given_back(reason, queue, done)
   turns_of_first(queue.base, done.had_messages)
-  note_given_back(queue.wake, how, done.settled, done.dead)
+  note_given_back(queue.wake, reason, done.settled, done.dead)
   -- Also for those in the schedule: the queue may have a limited concurrency.
   if done.settled > done.dead then
     wake(queue.wake)

@@ -46,12 +46,12 @@ local function note(key, field, count)
   end
 end
 
--- Notes that `count` messages were given back, of which `dead` became dead letters. `how` is that of
+-- Notes that `count` messages were given back, of which `dead` became dead letters. `reason` is that of
 -- give_back.lua.
-local function note_given_back(key, how, count, dead)
+local function note_given_back(key, reason, count, dead)
   note(key, 'other', count - dead)
   note(key, 'dead', dead)
-  if how == 'failed' or how == 'lost' then
+  if reason == 'failed' or reason == 'lost' then
     note(key, 'failed', count)
   end
 end

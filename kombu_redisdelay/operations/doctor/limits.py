@@ -43,15 +43,15 @@ def check_stock_workers(store: Store, queues: Sequence[str], unacked_key: str) -
     Arguments:
         unacked_key: key of the hash in which workers of ``redis://`` keep what they have taken.
     """
-    steered = [_is_steered(store, queue) for queue in queues]
-    if any(is_limited for is_limited, _ in steered):
+    affected = [_is_limited_or_fair(store, queue) for queue in queues]
+    if any(is_limited for is_limited, _ in affected):
         yield from _stock_workers(
             store.server,
             unacked_key,
             "pauses and limits",
             "They know of no pause and no limit. Have all workers use redisdelay://.",
         )
-    if any(is_fair for _, is_fair in steered):
+    if any(is_fair for _, is_fair in affected):
         yield from check_stock_workers_of_fair(store, unacked_key)
 
 
@@ -66,7 +66,7 @@ def check_stock_workers_of_fair(store: Store, unacked_key: str) -> Iterator[Find
     )
 
 
-def _is_steered(store: Store, queue: str) -> tuple[bool, bool]:
+def _is_limited_or_fair(store: Store, queue: str) -> tuple[bool, bool]:
     """Whether a queue is paused or limited, and whether it is fair."""
     try:
         [limits], [state] = queue_limits(store, [queue]), fair_states(store, [queue])

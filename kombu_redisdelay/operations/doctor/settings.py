@@ -109,8 +109,8 @@ def check_partitions(store: Store, known: Reach, queues: Sequence[str]) -> Itera
 
 def attended(store: Store, known: Sequence[str]) -> list[str]:
     """Those of the *known* queues that :func:`check_partitions` does not report."""
-    told = {stats.queue for stats in _unattended(store, known)}
-    return [name for name in known if name not in told]
+    reported = {stats.queue for stats in _unattended(store, known)}
+    return [name for name in known if name not in reported]
 
 
 def split(name: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import pytest
 from redis.crc import key_slot
 
-from kombu_redisdelay.broker.keys import queue_keys
+from kombu_redisdelay.broker.keys import redis_keys
 from kombu_redisdelay.broker.server.cluster import guarded
 from kombu_redisdelay.broker.server.scripts import BIND, TAKE
 
@@ -17,7 +17,7 @@ SEPARATOR = "\x06\x16"
 @pytest.mark.parametrize("prefix", ["", "shop:", "redisdelay"])
 @pytest.mark.parametrize("queue", ["q", "a queue", "{", "a}b", "x{y}z", "q#1"])
 def test_it_is_in_the_slot_of_each_key_and_among_those_of_the_queue(prefix: str, queue: str) -> None:
-    keys = queue_keys(prefix, queue, SEPARATOR, in_slots=True)
+    keys = redis_keys(prefix, queue, SEPARATOR, in_slots=True)
     for key in (keys.ready, keys.ready_at(3), keys.schedule, keys.unacked("me{1}"), keys.history):
         _, _, count, first, guard, *_ = guarded(("EVALSHA", TAKE.sha, 1, key))
         assert (count, first) == (2, key)

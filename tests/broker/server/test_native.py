@@ -19,7 +19,7 @@ PATCH = {
 #: What all scripts begin with. To wait for a socket needs an event loop where it is patched.
 USE_SOCKET = """
 import gc, os, socket
-from kombu_redisdelay.broker.processes import Event, Lock, Thread
+from kombu_redisdelay.broker.processes import NativeEvent, Lock, Thread
 
 def use_socket():
     ours, theirs = socket.socketpair()
@@ -46,7 +46,7 @@ thread.join(10)
 """
 
 WAITS_FOR_AN_EVENT_AND_IS_WAITED_FOR = """
-event, seen = Event(), []
+event, seen = NativeEvent(), []
 event.wait(0)
 assert not event.is_set()
 

@@ -11,7 +11,7 @@ from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.bindings import LastingBindings, QueueBinding
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery
-from kombu_redisdelay.broker.fair_keys import KeyLimits, greatest_keys, iter_keys
+from kombu_redisdelay.broker.fair_keys import StoredKeyLimits, greatest_keys, iter_keys
 from kombu_redisdelay.broker.keys import FAILED
 from kombu_redisdelay.broker.known_queues import record
 from kombu_redisdelay.broker.limits import FairQueues, LimitStore
@@ -216,11 +216,11 @@ CALLS: dict[str, Callable[[Rig, Consumer, Delivery], object]] = {
 }
 
 
-def limit_keys(rig: Rig) -> tuple[list[str], list[KeyLimits]]:
+def limit_keys(rig: Rig) -> tuple[list[str], list[StoredKeyLimits]]:
     fair = FairQueues(rig.store)
     fair.switch_on(["q"])
-    fair.limit(["q"], KeyLimits(concurrency=1))
-    fair.limit_key("q", "key", KeyLimits(concurrency=2))
+    fair.limit(["q"], StoredKeyLimits(concurrency=1))
+    fair.limit_key("q", "key", StoredKeyLimits(concurrency=2))
     greatest = greatest_keys(rig.store, "q", 1)
     rig.store.purge("q")
     return greatest, [state.own for state in iter_keys(rig.store, "q")]

@@ -17,7 +17,7 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
-from kombu_redisdelay.broker.fair_keys import KeyLimits
+from kombu_redisdelay.broker.fair_keys import StoredKeyLimits
 from kombu_redisdelay.broker.limits import FairQueues
 from kombu_redisdelay.broker.mover import forwarding
 from kombu_redisdelay.broker.store import Store
@@ -184,7 +184,7 @@ def _limited(bench: Bench, keys: int) -> tuple[dict[str, float], float]:
     """The same of many keys, three messages each, one at a time."""
     queue = bench.site.queue
     bench.empty(is_fair=True)
-    bench.fair.limit([queue], KeyLimits(concurrency=1))
+    bench.fair.limit([queue], StoredKeyLimits(concurrency=1))
     bench.fill(message(queue, number, f"tenant-{number // 3}") for number in range(3 * keys))
     bench.sort_by_key()
     seconds, cpu = bench.drain(3 * keys, 16)
