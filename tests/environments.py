@@ -44,7 +44,7 @@ _NOT_BETWEEN = (
     *(
         f"transport/test_{name}.py"
         for name in (
-            *("batch", "batch_errors", "bounds", "conflict", "cycles", "foreign", "fork", "hot"),
+            *("batch", "batch_errors", "bounds", "conflict", "cycles", "foreign", "fork", "polled"),
             *("invariant", "limits", "malformed", "routing", "sizes", "woken_fleet"),
         )
     ),

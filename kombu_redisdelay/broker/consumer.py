@@ -22,7 +22,7 @@ from kombu_redisdelay.broker.options import Options
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL, finish, portions
 from kombu_redisdelay.broker.processes import worker_of
 from kombu_redisdelay.broker.recovery import HoldingConsumer, Recovery
-from kombu_redisdelay.broker.server.line import AckInVain
+from kombu_redisdelay.broker.server.line import AckMissed
 from kombu_redisdelay.broker.server.scripts import PARK, try_each
 from kombu_redisdelay.broker.server.wire import checked, clock_ms
 from kombu_redisdelay.broker.store import Store
@@ -56,7 +56,7 @@ class Consumer:
         name: str,
         lease: Lease,
         options: Options,
-        lease_lost: AckInVain,
+        lease_lost: AckMissed,
         consumed: Collection[str] = (),
     ) -> None:
         self.store = store
@@ -70,7 +70,7 @@ class Consumer:
         self._pid = os.getpid()
         #: Messages whose callback has failed: delivery tag -> queue, and when by the monotonic clock.
         self._failed: dict[str, tuple[str, float]] = {}
-        store.server.tell_acks_in_vain(lease_lost)
+        store.server.tell_missed_acks(lease_lost)
         self._tags = Tags()
         #: By slot.
         self._takes: dict[int, Takes] = {}

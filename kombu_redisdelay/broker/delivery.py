@@ -32,11 +32,11 @@ class Request(NamedTuple):
         in_turn: whether to take one message from each queue in turn. Otherwise the first queue is taken from
             until it is empty.
         no_ack: those of the queues whose messages count as acked when they are taken.
-        hot: those of the queues that may have messages, at most
+        polled: those of the queues that may have messages, at most
             :data:`~kombu_redisdelay.broker.takes.QUEUES_PER_TAKE`, in the order in which they are taken
             from if *in_turn*; ``None`` for all.
         also_woken: whether to take from the other queues, too, that were woken meanwhile.
-        comes_again: whether the consumer takes again when the reply says that something is due.
+        polls_again: whether the consumer takes again when the reply says that something is due.
         known: queue -> tasks that the consumer knows, and of which messages wait for a worker that does. They
             are taken, too.
     """
@@ -45,9 +45,9 @@ class Request(NamedTuple):
     limit: int
     in_turn: bool = True
     no_ack: Collection[str] = ()
-    hot: Sequence[str] | None = None
+    polled: Sequence[str] | None = None
     also_woken: bool = True
-    comes_again: bool = True
+    polls_again: bool = True
     known: Mapping[str, Sequence[Waiting]] = MappingProxyType({})
 
 
@@ -73,11 +73,11 @@ class Taken(NamedTuple):
 
     Attributes:
         now_ms: the server's clock, ms since the epoch.
-        due: hot queue -> seconds until its next scheduled message is due, or until its rate allows another
+        due: polled queue -> seconds until its next scheduled message is due, or until its rate allows another
             message, unless another consumer watches the rate. Queues without such a time are missing.
         more: queue -> the first of its priority steps that has more messages, counted from 1. It may be one
             of the other queues, if there were too many for this take.
-        with_permits: those of the hot queues that have a limited concurrency.
+        with_permits: those of the polled queues that have a limited concurrency.
     """
 
     deliveries: list[Delivery]
@@ -185,11 +185,11 @@ class Acks:
         #: Delivery tag -> the unique key as it is in Redis.
         self._unique: dict[str, str] = {}
 
-    def note(self, hot: Collection[str], left_out: Collection[str], taken: Taken) -> None:
-        """Note what the reply to a take from the queues *hot* has said. Of those that it may have *left_out*,
-        it does not say whether they are limited."""
+    def note(self, polled: Collection[str], left_out: Collection[str], taken: Taken) -> None:
+        """Note what the reply to a take from the queues *polled* has said. Of those that it may have
+        *left_out*, it does not say whether they are limited."""
         if taken.with_permits or self._limited:
-            self._limited.difference_update(set(hot).difference(left_out))
+            self._limited.difference_update(set(polled).difference(left_out))
             self._limited.update(taken.with_permits)
         for delivery in taken.deliveries:
             # Most have no unique key.

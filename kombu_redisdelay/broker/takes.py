@@ -226,9 +226,9 @@ class Takes:
         roster, no_ack = self._asked, request.no_ack
         now_us, missing, only_migrated, due, more, with_permits, indices, *messages = reply
         self._clock.set(now_us)
-        hot = roster.queues if request.hot is None else request.hot
+        polled = roster.queues if request.polled is None else request.polled
         if missing:
-            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, hot)
+            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, polled)
         deliveries = []
         # The script numbers the messages from the first tag on, in the same order.
         for tag, queue, stored in zip(count(self._first_tag), roster.at(indices), messages):
@@ -239,9 +239,10 @@ class Takes:
         taken = Taken(
             deliveries, now_us / 1000, roster.due(due), dict(roster.pairs(more)), roster.at(with_permits)
         )
-        # Of more queues, others may have been woken: then it has left some of the hot ones, which have more.
+        # Of more queues, others may have been woken: then it has left some of the polled ones, which have
+        # more.
         left_out = taken.more if len(roster.queues) > QUEUES_PER_TAKE else ()
-        self._acks.note(hot, left_out, taken)
+        self._acks.note(polled, left_out, taken)
         return taken
 
     def _join(self, request: Request) -> None:
@@ -258,7 +259,7 @@ class Takes:
     def _begin(self, request: Request, migrate: int = MESSAGES_PER_CALL) -> tuple[PackedKeys, list[Argument]]:
         """Returns KEYS and ARGV of a take."""
         store, roster = self._store, self._roster_of(request.queues)
-        hot = roster.queues if request.hot is None else request.hot
+        polled = roster.queues if request.polled is None else request.polled
         # A take after a lost reply has the same first tag: the script sees that. The lost reply may have
         # brought messages of other queues. These come with a later take of them, or when the lease ends.
         lost = self._unanswered
@@ -267,28 +268,36 @@ class Takes:
             self._reserved = max(1, request.limit)
             self._first_tag = self._tags.reserve(self._reserved, self._clock.now_us())
         self._unanswered, self._is_refused = request, False
-        if hot and len(hot) < len(roster.queues) and not (is_repeated or request.also_woken):
-            roster = Roster(store, hot)
+        if polled and len(polled) < len(roster.queues) and not (is_repeated or request.also_woken):
+            roster = Roster(store, polled)
         self._asked = roster
         # Begin with another queue each time: if many are woken, a take finds only the first of them. In
         # strict order, the first ones are the right ones.
         look_from = self._look_from % max(1, len(roster.queues)) + 1 if request.in_turn else 1
         self._look_from += QUEUES_PER_TAKE
-        usual = self._usual(request, self._peculiarities(roster, request.no_ack))
+        usual = self._usual(request, self._queue_options(roster, request.no_ack))
         limit, known = min(request.limit, self._reserved), self._known(roster, request)
-        changing = (limit, migrate, self._first_tag, int(is_repeated), look_from, roster.indices(hot), known)
+        changing = (
+            limit,
+            migrate,
+            self._first_tag,
+            int(is_repeated),
+            look_from,
+            roster.indices(polled),
+            known,
+        )
         return roster.wake_keys, [*changing, usual]
 
-    def _usual(self, request: Request, peculiarities: str) -> Packed:
+    def _usual(self, request: Request, queue_options: str) -> Packed:
         """The arguments that are nearly always the same, packed."""
-        about = request.in_turn, request.comes_again, peculiarities
+        about = request.in_turn, request.polls_again, queue_options
         usual = self._usual_of.get(about)
         if usual is None:
-            arguments = tuple(self._arguments(request, peculiarities)[CHANGING:])
+            arguments = tuple(self._arguments(request, queue_options)[CHANGING:])
             self._usual_of = {about: (usual := packed(unpacked(arguments)))}
         return usual
 
-    def _arguments(self, request: Request, peculiarities: str) -> list[Argument]:
+    def _arguments(self, request: Request, queue_options: str) -> list[Argument]:
         """ARGV of take.lua, without those that change with each call."""
         return TAKE.arguments(
             self._store.steps,
@@ -303,8 +312,8 @@ class Takes:
             step_count=len(self._store.steps),
             in_turn=int(request.in_turn),
             isolated_from=self._options.isolated_after,
-            peculiarities=peculiarities,
-            comes_again=int(request.comes_again),
+            queue_options=queue_options,
+            polls_again=int(request.polls_again),
         )
 
     def _roster_of(self, queues: Sequence[str]) -> Roster:
@@ -328,7 +337,7 @@ class Takes:
         each = ((roster.index(queue), some) for queue, some in request.known.items())
         return named((index, some) for index, some in each if index is not None)
 
-    def _peculiarities(self, roster: Roster, no_ack: Collection[str]) -> str:
+    def _queue_options(self, roster: Roster, no_ack: Collection[str]) -> str:
         """What is particular to some of the queues, as take.lua wants it."""
         if not no_ack and not self._store.expires_ms:
             return ""

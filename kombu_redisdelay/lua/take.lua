@@ -1,9 +1,9 @@
 -- Moves due messages to their ready lists, then hands up to N messages to a consumer, in priority order
 -- across its queues.
 --
--- A consumer may have hundreds of queues. The caller knows which of them are hot: those that may have
--- something. Of the others, those with a wake-up token have become hot meanwhile. The script works on the
--- hot queues only, on QUEUES_AT_MOST of them.
+-- A consumer may have hundreds of queues. The caller knows which of them are polled: those that may have
+-- something. Of the others, those with a wake-up token have become polled meanwhile. The script works on the
+-- polled queues only, on QUEUES_AT_MOST of them.
 --
 -- KEYS     wake of each queue; the other keys are made from it (see include/queue.lua)
 -- ARGV     see below, by their names
@@ -34,10 +34,10 @@ local
   is_repeated,
   -- The index of the queue from which on tokens are looked for.
   look_from,
-  -- The indices of the hot queues, separated by spaces: in the order in which they are taken from if in turn.
-  -- If not in turn, that is the order of KEYS.
-  hot_indices,
-  -- Of which tasks it takes what waits for a worker that knows them (see include/hand_out_unknown.lua).
+  -- The indices of the polled queues, separated by spaces, in the order in which they are taken from if in
+  -- turn. If not in turn, that is the order of KEYS.
+  polled_indices,
+  -- Of which tasks it takes what waits for a worker that knows them (see include/deliver_unknown.lua).
   known_tasks,
   -- From here on, they are nearly always the same.
   -- How many bytes to migrate at most, and to take at most. A message of this size or more is large.
@@ -62,9 +62,9 @@ local
   isolated_from,
   -- For each queue that needs it, separated by spaces: its index, "1" if it is consumed without acks, its
   -- x-expires in ms (0: none), and the same of what the consumer holds of it.
-  peculiarities,
+  queue_options,
   -- "1": the consumer comes again when the reply says so.
-  comes_again = unpack(ARGV)
+  polls_again = unpack(ARGV)
 
 step_count, braces = tonumber(step_count), tonumber(braces)
 

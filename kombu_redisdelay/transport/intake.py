@@ -267,7 +267,7 @@ class Intake:
     def has_no_room(self, fetcher: SlotFetcher) -> bool:
         """Whether *fetcher* knows of more messages, and others have asked for all that may be held. Their
         replies come soon."""
-        return fetcher.has_hot and any(each.is_taking for each in self._taking) and not self.credit()
+        return fetcher.has_polled and any(each.is_taking for each in self._taking) and not self.credit()
 
     # -- delivering ------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Intake:
                 self._hold(waiting, no_ack)
                 return waiting.message
         no_acks = [queue] if self._without_acks(no_ack) else ()
-        request = Request([queue], 1, no_ack=no_acks, comes_again=False)
+        request = Request([queue], 1, no_ack=no_acks, polls_again=False)
         while True:
             taken = consumer.take(request)
             if not taken.deliveries:

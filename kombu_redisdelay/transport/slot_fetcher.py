@@ -16,7 +16,7 @@ from kombu_redisdelay.broker.server.line import REST, is_open, re_authenticate
 from kombu_redisdelay.broker.server.server import SlotUnavailable
 from kombu_redisdelay.broker.server.wire import RELOCATIONS, NotThePrimary, pack
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, HotQueues, Tokenless, WaitingTasks
+from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, PolledQueues, Tokenless, WaitingTasks
 
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
@@ -69,7 +69,7 @@ class SlotFetcher:
         self.queues: Sequence[str] = ()
         self.client: Any = None
         self.expects_more = True
-        self._hot = HotQueues(consumed.callbacks)
+        self._polled = PolledQueues(consumed.callbacks)
         self._tokenless = Tokenless()
         self._waiting = WaitingTasks(lambda: consumed.known_tasks)
         #: When the latest request was sent over the poll connection, if it has no reply yet; seconds of the
@@ -89,10 +89,10 @@ class SlotFetcher:
     def consume_from(self, queues: Sequence[str]) -> None:
         """Ask for the messages of these queues from now on."""
         for queue in set(self.queues).difference(queues):
-            self._hot.forget(queue)
+            self._polled.forget(queue)
             self._tokenless.forget(queue)
         if not set(queues).issubset(self.queues):
-            self._hot.look_soon()
+            self._polled.look_soon()
             self.expects_more = True
         if queues != self.queues:
             self._takes.queues = queues
@@ -128,9 +128,9 @@ class SlotFetcher:
         return self._asked_for.limit if self._sent_at is not None and self._asked_for is not None else 0
 
     @property
-    def has_hot(self) -> bool:
+    def has_polled(self) -> bool:
         """Whether any queue is known to have something ready."""
-        return bool(self._hot)
+        return bool(self._polled)
 
     @property
     def has_just_asked(self) -> bool:
@@ -149,7 +149,7 @@ class SlotFetcher:
         rest = self._rests_until - monotonic()
         if rest > 0:
             return rest
-        each = [due for due in (self._hot.next_due(), self._tokenless.next_look()) if due is not None]
+        each = [due for due in (self._polled.next_due(), self._tokenless.next_look()) if due is not None]
         return min(each, default=None)
 
     def take_due(self, credit: Credit) -> Taken | None:
@@ -158,7 +158,7 @@ class SlotFetcher:
             return None
         has_room = credit() > 0
         # Also without room: what is due becomes ready.
-        if self._hot.next_due() == 0 or (self.expects_more and has_room and not self.is_taking):
+        if self._polled.next_due() == 0 or (self.expects_more and has_room and not self.is_taking):
             return self.take(credit)
         if self._tokenless.next_look() == 0:
             return self._look_for_tokenless(credit, has_room)
@@ -168,7 +168,7 @@ class SlotFetcher:
         """Take as many messages as there is room for.
 
         Arguments:
-            also_woken: whether to take also from queues that were woken, and are not known to be hot.
+            also_woken: whether to take also from queues that were woken, and are not known to be polled.
         """
         if self.is_taking:
             return self.answer(credit)
@@ -240,7 +240,7 @@ class SlotFetcher:
 
     def _take_what_woke_us(self, credit: Credit, reply: Any, was_there: bool) -> Taken | None:
         queue = self._takes.woken(reply)
-        self._hot.woken(queue)
+        self._polled.woken(queue)
         self._tokenless.woken()
         # If a token was there at once, others may have been there, too: among them, the order counts.
         return self.take(credit, also_woken=was_there or queue not in self._consumed.callbacks)
@@ -258,9 +258,9 @@ class SlotFetcher:
         except SlotUnavailable:
             self._rest()
             return False
-        self._hot.peeked(peek)
+        self._polled.peeked(peek)
         self._tokenless.peeked(self.queues, peek.any_ready)
-        return self._hot.has_any
+        return self._polled.has_any
 
     def _look_for_tokenless(self, credit: Credit, has_room: bool) -> Taken | None:
         """Take what has come without a token, if it is there now."""
@@ -280,7 +280,7 @@ class SlotFetcher:
                     return self.answer(credit)
                 ready = self._tokenless.looked(seen)
                 if ready and len(self.queues) > QUEUES_PER_TAKE:
-                    self._hot.found(self._takes.look([*dict.fromkeys(chain(*ready))]))
+                    self._polled.found(self._takes.look([*dict.fromkeys(chain(*ready))]))
         except SlotUnavailable:
             self._rest()
             return None
@@ -294,14 +294,14 @@ class SlotFetcher:
         """Look for tasks that other workers did not know and this one does."""
         self._waiting.looked(self._takes.waiting_tasks(self._waiting.after))
         for queue in self._waiting.known:
-            self._hot.woken(queue)
+            self._polled.woken(queue)
 
     def _request(self, credit: Credit, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
         queues, consumed, in_turn = self.queues, self._consumed, self._in_turn
-        if self._hot.needs_look(queues):
+        if self._polled.needs_look(queues):
             with self._takes.server.hurrying():
-                self._hot.looked(self._takes.look())
+                self._polled.looked(self._takes.look())
         if self._waiting.needs_look and queues:
             with self._takes.server.hurrying():
                 self._look_for_waiting()
@@ -310,7 +310,7 @@ class SlotFetcher:
             ours = frozenset(queues)
             order = [queue for queue in order if queue in ours]
         limit = credit()
-        hot, others_wait = self._hot.choose(order)
+        polled, others_wait = self._polled.choose(order)
         # In turn, those come first that wait already. A look finds the woken ones within a second.
         is_full = in_turn and others_wait
         return Request(
@@ -318,7 +318,7 @@ class SlotFetcher:
             limit,
             in_turn,
             no_ack=consumed.acked_at_once,
-            hot=hot,
+            polled=polled,
             also_woken=also_woken and limit > 0 and not is_full,
             known=self._known() if limit > 0 else {},
         )
@@ -330,14 +330,14 @@ class SlotFetcher:
 
     def _note(self, request: Request, taken: Taken) -> Taken:
         """Note what the reply to *request* has said. Returns what was taken."""
-        self._hot.taken(request.hot or (), taken)
+        self._polled.taken(request.polled or (), taken)
         if foreign := {each.queue for each in taken.deliveries if not each.payload.startswith(OURS)}:
             self._tokenless.found(foreign)
         elif taken.deliveries:
             self._tokenless.taken()
         # With few queues, the reply names all that have more. With more queues, others may have some, too.
         is_known = not request.limit and len(self.queues) <= QUEUES_PER_TAKE
-        self.expects_more = bool(self._hot) or (not is_known and len(taken.deliveries) >= request.limit)
+        self.expects_more = bool(self._polled) or (not is_known and len(taken.deliveries) >= request.limit)
         return taken
 
     def _rest(self) -> None:

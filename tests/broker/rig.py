@@ -150,7 +150,7 @@ class Rig:
         self.expires_ms: dict[str, int] = {}
         self.store = self.new_store()
         #: Queue and tag of every ack of a message that was not held.
-        self.acked_in_vain: list[tuple[str, str]] = []
+        self.missed_acks: list[tuple[str, str]] = []
         #: The clock of those who watch others.
         self._seconds = 0.0
 
@@ -177,21 +177,21 @@ class Rig:
         return Recoverer(self.store, name, options, watch)
 
     def _lease_lost(self, queue: str, tags: Sequence[str]) -> None:
-        self.acked_in_vain += [(queue, tag) for tag in tags]
+        self.missed_acks += [(queue, tag) for tag in tags]
 
     def ack(self, consumer: Consumer, queue: str, tag: str) -> bool:
         """Whether the message was still held."""
-        self.acked_in_vain.clear()
+        self.missed_acks.clear()
         consumer.ack(queue, tag)
         consumer.confirm_acks()
-        return (queue, tag) not in self.acked_in_vain
+        return (queue, tag) not in self.missed_acks
 
     def fail(self, consumer: Consumer, queue: str, tag: str, failure: Failure, copy: str = "") -> bool:
         """The same, for a message whose task has failed for good."""
-        self.acked_in_vain.clear()
+        self.missed_acks.clear()
         consumer.keep_failed(queue, tag, failure, copy.encode())
         consumer.confirm_acks()
-        return (queue, tag) not in self.acked_in_vain
+        return (queue, tag) not in self.missed_acks
 
     def recover(self, queue: str, recoverer: Recoverer | None = None) -> int:
         """Have *recoverer* look for consumers that are gone, for long enough."""

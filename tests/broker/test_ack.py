@@ -73,7 +73,7 @@ def test_is_sent_again(rig: Rig, error: type[Exception], breaks: str) -> None:
     assert taken(me, "q") == []
     assert list(rig.unacked("q")) == [third.tag]
     # That a repeated ack finds nothing says nothing about the lease.
-    assert rig.acked_in_vain == []
+    assert rig.missed_acks == []
 
 
 def test_an_error_lets_its_caller_go(rig: Rig) -> None:
@@ -139,14 +139,14 @@ def test_what_was_not_held_is_told(rig: Rig) -> None:
     me.ack("q", second.tag)
     # The replies are read now at the latest.
     taken(me, "q")
-    assert rig.acked_in_vain == [("q", first.tag)]
+    assert rig.missed_acks == [("q", first.tag)]
 
 
 def test_replies_do_not_pile_up(rig: Rig) -> None:
     me = rig.consumer()
     for number in range(3 * UNREAD_LIMIT):
         me.ack("q", str(number))
-    assert len(rig.acked_in_vain) > 2 * UNREAD_LIMIT
+    assert len(rig.missed_acks) > 2 * UNREAD_LIMIT
 
 
 def test_the_server_refuses(rig: Rig) -> None:
@@ -197,7 +197,7 @@ class TestForgottenByTheServer:
             line.breaks = ""
         assert me.give_back_all()
         assert rig.ready("q") == []
-        assert rig.acked_in_vain == []
+        assert rig.missed_acks == []
 
     def test_before_anything_else(self, rig: Rig) -> None:
         me, held = self.acked(rig)

@@ -387,12 +387,12 @@ class TestLimits:
         assert not rig.client.exists(rig.store.keys("q").limits)
 
     def test_a_consumer_of_many_queues_frees_its_permit(self, rig: Rig, fair: FairQueues) -> None:
-        """If others were woken, a take does not get to all that are hot, and says nothing of the limits of
+        """If others were woken, a take does not get to all that are polled, and says nothing of the limits of
         these."""
         fair.limit(["q"], StoredKeyLimits(concurrency=1))
         publish(rig, "a", "a0", "a1")
         others = [f"other-{number}" for number in range(20)]
-        me, request = rig.consumer(), Request((*others, "q"), 1, in_turn=False, hot=["q"])
+        me, request = rig.consumer(), Request((*others, "q"), 1, in_turn=False, polled=["q"])
         [delivery] = me.take(request).deliveries
         rig.store.wake(*others)
         assert set(me.take(request).more) == {"q"}

@@ -41,7 +41,7 @@ MANY_QUEUES = (*map(str, range(100)), "a", *map(str, range(100, 250)), "b", *map
 AFTER_ALL = 10**6
 
 consumers = st.integers(0, 2)
-hot_queues = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])
+polled_queues = st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")])
 
 
 @dataclass
@@ -88,14 +88,14 @@ class BrokerMachine(PublishingMachine):
 
     # -- taking --
 
-    @rule(who=consumers, limit=st.integers(0, 6), hot=hot_queues)
-    def take(self, who: int, limit: int, hot: Sequence[str]) -> None:
+    @rule(who=consumers, limit=st.integers(0, 6), polled=polled_queues)
+    def take(self, who: int, limit: int, polled: Sequence[str]) -> None:
         held = self.consumers[who]
-        request = self.request(held, limit, hot)
+        request = self.request(held, limit, polled)
         if held.unseen:
             expected, held.unseen = held.unseen, []
             # The lost ones may be in any queue of which the consumer holds something.
-            for queue in {*hot, *(delivery.queue for delivery, _ in expected + held.deliveries)}:
+            for queue in {*polled, *(delivery.queue for delivery, _ in expected + held.deliveries)}:
                 self.model.queues[queue].migrate(self.model.now)
             assert held.consumer.take(request).deliveries == [delivery for delivery, _ in expected]
             held.deliveries += expected
@@ -104,11 +104,11 @@ class BrokerMachine(PublishingMachine):
             held.deliveries += self.as_the_model_says(held.consumer.take(request).deliveries, request, names)
 
     @precondition(lambda self: any(queue.has_ready() for queue in self.model.queues.values()))
-    @rule(who=consumers, limit=st.integers(1, 6), hot=hot_queues)
-    def take_and_lose_the_reply(self, who: int, limit: int, hot: Sequence[str]) -> None:
+    @rule(who=consumers, limit=st.integers(1, 6), polled=polled_queues)
+    def take_and_lose_the_reply(self, who: int, limit: int, polled: Sequence[str]) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            request = self.request(held, limit, hot)
+            request = self.request(held, limit, polled)
             names = self.worked_on(request)
             reply = self.rig.exchange(held.consumer, request)
             # The copy reads the reply, the consumer does not hear of it.
@@ -119,15 +119,15 @@ class BrokerMachine(PublishingMachine):
                 takes_of(held.consumer, request.queues).taken(request, reply)
 
     @precondition(lambda self: any(held.unseen for held in self.consumers))
-    @rule(limit=st.integers(0, 6), hot=hot_queues)
-    def take_again(self, limit: int, hot: Sequence[str]) -> None:
-        self.take(next(n for n, held in enumerate(self.consumers) if held.unseen), limit, hot)
+    @rule(limit=st.integers(0, 6), polled=polled_queues)
+    def take_again(self, limit: int, polled: Sequence[str]) -> None:
+        self.take(next(n for n, held in enumerate(self.consumers) if held.unseen), limit, polled)
 
-    @rule(who=consumers, limit=st.integers(1, 3), hot=hot_queues)
-    def take_without_acks(self, who: int, limit: int, hot: Sequence[str]) -> None:
+    @rule(who=consumers, limit=st.integers(1, 3), polled=polled_queues)
+    def take_without_acks(self, who: int, limit: int, polled: Sequence[str]) -> None:
         held = self.consumers[who]
         if not held.unseen:
-            request = self.request(held, limit, hot)._replace(no_ack=QUEUES)
+            request = self.request(held, limit, polled)._replace(no_ack=QUEUES)
             expected = self.model.take(limit, self.worked_on(request), in_turn=held.in_turn, acked=False)
             taken = held.consumer.take(request).deliveries
             assert [*map(timeless, texts(taken))] == [message.text for _, message in expected]
@@ -145,14 +145,14 @@ class BrokerMachine(PublishingMachine):
         for queue in self.model.queues.values():
             queue.migrate(self.model.now)
 
-    def request(self, held: Held, limit: int, hot: Sequence[str]) -> Request:
-        hot = hot if held.in_turn else sorted(hot)
-        return Request(self.consumed, limit, held.in_turn, hot=hot)
+    def request(self, held: Held, limit: int, polled: Sequence[str]) -> Request:
+        polled = polled if held.in_turn else sorted(polled)
+        return Request(self.consumed, limit, held.in_turn, polled=polled)
 
     def worked_on(self, request: Request) -> Sequence[str]:
-        """The queues that a take works on, in order: the hot ones, and those that were woken."""
+        """The queues that a take works on, in order: the polled ones, and those that were woken."""
         woken = [queue for queue in QUEUES if self.rig.tokens(queue)]
-        both = list(dict.fromkeys((*(request.hot or ()), *woken)))
+        both = list(dict.fromkeys((*(request.polled or ()), *woken)))
         return both if request.in_turn else sorted(both)
 
     def as_the_model_says(

@@ -229,7 +229,7 @@ class TestRate:
             put(rig, 1, "p")
             assert len(taken(watcher, "q", "p", limit=1)) == 1
         else:
-            watcher.take(Request(["q"], 1, comes_again=False))
+            watcher.take(Request(["q"], 1, polls_again=False))
         assert rig.tokens("q") == 1
         assert other.take(Request(["q"], 1)).due["q"] == pytest.approx(3600, abs=5)
 

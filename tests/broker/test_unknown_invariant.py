@@ -69,7 +69,7 @@ class UnknownMachine(LimitsMachine):
         if held.unseen:
             return
         known = self.known(held.consumer, queue, tasks)
-        request = Request(self.consumed, limit, hot=[queue], also_woken=False, known=known)
+        request = Request(self.consumed, limit, polled=[queue], also_woken=False, known=known)
         if is_lost:
             reply = self.rig.exchange(held.consumer, request)
             deliveries = takes_of(copy_of(held.consumer), request.queues).taken(request, reply).deliveries

@@ -89,7 +89,7 @@ class TestLeaving:
             old.defer_unknown("q", delivery.tag, "a", "t")
             old.confirm_acks()
         assert (len(rig.scheduled("q")), entries(rig)) == (1, 1)
-        assert rig.acked_in_vain == [("q", delivery.tag)]
+        assert rig.missed_acks == [("q", delivery.tag)]
 
     def test_others_get_it_later_and_later(self, rig: Rig, old: Consumer) -> None:
         rig.put("q", payload("a"))
@@ -291,7 +291,7 @@ class TestFetching:
         leave(old, "a", queue="q30")
         assert takes_of(new, queues).peek().any_unknown
         found = known(new, "t", queues=queues)
-        reply = new.take(Request(queues, 5, hot=["q30"], known=found))
+        reply = new.take(Request(queues, 5, polled=["q30"], known=found))
         assert ids(reply) == ["a"]
         assert not takes_of(new, queues).peek().any_unknown
 

@@ -65,10 +65,10 @@ def test_any_key_of_one_of_several_queues(rig: Rig, kind: str, count: int, no_ac
         if queue != bad:
             rig.put(queue, payload("ready"), step=3)
     before = {queue: len(rig.ready(queue, 3)) for queue in queues}
-    hot = [*queues[:5], bad]
+    polled = [*queues[:5], bad]
     consumer = rig.consumer()
     with spoiled(rig, keys.get(kind) or getattr(k, kind)):
-        consumer.take(Request(queues, 64, no_ack=queues if no_ack else (), hot=hot))
+        consumer.take(Request(queues, 64, no_ack=queues if no_ack else (), polled=polled))
     assert {queue: len(rig.ready(queue, 3)) for queue in queues} == before
     assert all(rig.unacked(queue) == {} for queue in queues)
     assert all(len(rig.scheduled(queue)) + len(rig.ready(queue)) == 2 for queue in queues if queue != bad)

@@ -99,7 +99,7 @@ def reject(site: Site, channel: Any) -> None:
     channel.consumer.confirm_acks()
 
 
-def ack_in_vain(site: Site, channel: Any) -> None:
+def ack_missed(site: Site, channel: Any) -> None:
     publish(channel, "a")
     message = channel.basic_get("q")
     site.redis.delete(site.keys().unacked(channel.consumer.name))
@@ -175,7 +175,7 @@ def steer(site: Site, channel: Any) -> None:
 USES: dict[str, Callable[[Site, Any], None]] = {
     use.__name__: use
     for use in (
-        *(publish_all_kinds, take_and_ack, reject, ack_in_vain, consume, unknown_scripts),
+        *(publish_all_kinds, take_and_ack, reject, ack_missed, consume, unknown_scripts),
         *(wrong_types, refused_batch, steer),
     )
 }

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ConnectionError, MovedError, ResponseError, TimeoutError
 
 from kombu_redisdelay.broker.keys import bindings, known_queues
-from kombu_redisdelay.broker.server.line import Ack, AckInVain
+from kombu_redisdelay.broker.server.line import Ack, AckMissed
 from kombu_redisdelay.broker.server.nodes import PARSER, Address, Nodes
 from kombu_redisdelay.broker.server.scripts import FLAGS, SCRIPTS, digest
 from kombu_redisdelay.broker.server.server import SlotUnavailable
@@ -61,7 +61,7 @@ class ClusterServer:
         self._lock = Lock()
         self._hurry = local()
         self._servers: dict[Address, SingleServer] = {}
-        self._ack_in_vain: AckInVain | None = None
+        self._ack_missed: AckMissed | None = None
         #: Acks that their server has refused, or whose server has left.
         self._relocated: list[Ack] = []
         #: Whether a connection has failed since the servers were found out.
@@ -148,10 +148,10 @@ class ClusterServer:
         finally:
             self._hurry.is_on = before
 
-    def tell_acks_in_vain(self, to: AckInVain) -> None:
-        self._ack_in_vain = to
+    def tell_missed_acks(self, to: AckMissed) -> None:
+        self._ack_missed = to
         for server in list(self._servers.values()):
-            server.tell_acks_in_vain(to)
+            server.tell_missed_acks(to)
 
     def confirm_acks(self) -> None:
         failures: dict[Address, Exception] = {}
@@ -309,7 +309,7 @@ class ClusterServer:
         except BaseException:
             self._relocated += [ack._replace(again=True) for ack in acks]
             raise
-        errors, vain = [], []
+        errors, missed = [], []
         for ack, reply in zip(acks, replies, strict=True):
             if isinstance(reply, ResponseError):
                 errors.append(reply)
@@ -318,10 +318,10 @@ class ClusterServer:
             if ack.told is not None:
                 ack.told(reply)
             if reply == 0 and not ack.again:
-                vain.append(ack)
-        if self._ack_in_vain is not None:
-            for queue in {ack.queue for ack in vain}:
-                self._ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+                missed.append(ack)
+        if self._ack_missed is not None:
+            for queue in {ack.queue for ack in missed}:
+                self._ack_missed(queue, [ack.tag for ack in missed if ack.queue == queue])
         return errors
 
     def _find_out(self) -> None:
@@ -349,8 +349,8 @@ class ClusterServer:
         pool = Pool.like(self._like, self._max_connections, **options)
         pool.line.ack_relocated = self._note_relocated
         server = SingleServer(pool)
-        if self._ack_in_vain is not None:
-            server.tell_acks_in_vain(self._ack_in_vain)
+        if self._ack_missed is not None:
+            server.tell_missed_acks(self._ack_missed)
         return server
 
 

@@ -93,7 +93,7 @@ class Ack(NamedTuple):
         return ("EVAL", self.script, *self.command[2:]) if self.script else self.command
 
 
-class AckInVain(Protocol):
+class AckMissed(Protocol):
     """A callback for acks that found no message: called with their queue and their delivery tags."""
 
     def __call__(self, queue: str, tags: Sequence[str], /) -> object: ...
@@ -115,7 +115,7 @@ class Line:
         connect: makes a connection, which connects when it is first used.
 
     Attributes:
-        ack_in_vain: called for acks that found no message; ``None`` to ignore them.
+        ack_missed: called for acks that found no message; ``None`` to ignore them.
         ack_relocated: called for an ack that another server of the cluster has to do. It must not use the
             line.
     """
@@ -123,7 +123,7 @@ class Line:
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
         self.connection = connect()
-        self.ack_in_vain: AckInVain | None = None
+        self.ack_missed: AckMissed | None = None
         self.ack_relocated: Callable[[Ack], object] | None = None
         # Always taken by `with`. A signal handler may raise between any two instructions, as Celery's soft
         # time limit does, and a lock that is never released would stop every thread.
@@ -145,7 +145,7 @@ class Line:
         #: them.
         self._known: tuple[Any, set[Argument]] = (None, set())
         #: Acks that found no message, and that were not reported yet.
-        self._vain: list[Ack] = []
+        self._missed: list[Ack] = []
         self._is_telling = False
 
     def call(self, *command: Argument) -> Any:
@@ -193,7 +193,7 @@ class Line:
         with self._lock:
             self._user, self._is_brief = get_ident(), False
             replies = self._exchange(pieces, count)
-        if self._vain:
+        if self._missed:
             self._tell()
         return replies
 
@@ -218,7 +218,7 @@ class Line:
                 if not isinstance(exc, (ConnectionError, TimeoutError)):
                     raise
                 logger.warning("An ack was not confirmed and will be sent again: %s", exc)
-        if self._vain:
+        if self._missed:
             self._tell()
 
     def is_at_hand(self) -> bool:
@@ -235,7 +235,7 @@ class Line:
             self._user, self._is_brief = get_ident(), True
             if 0 < self._written < UNREAD_LIMIT - 1 and monotonic() - self._used_at <= READ_AFTER:
                 # As for ack: a connection that has just been used is not checked.
-                return self.connection._sock is not None and not self._vain
+                return self.connection._sock is not None and not self._missed
             return self._is_ready()
         finally:
             self._lock.release()
@@ -384,7 +384,7 @@ class Line:
             return False
         self._used_at = monotonic()
         # Acks that found nothing have to be reported, which takes round trips.
-        return self._written < UNREAD_LIMIT - 1 and not self._vain
+        return self._written < UNREAD_LIMIT - 1 and not self._missed
 
     def _read_what_has_come(self) -> bool:
         """Read the replies to acks that are there. Returns whether there were any. The end of the connection
@@ -459,7 +459,7 @@ class Line:
             if ack.told is not None:
                 ack.told(reply)
             if not reply and not ack.again:
-                self._vain.append(ack)
+                self._missed.append(ack)
         if received is not None:
             forget_read(self.connection)
         self._used_at = monotonic()
@@ -487,11 +487,11 @@ class Line:
             return
         self._is_telling = True
         try:
-            while self._vain:
-                vain, self._vain = self._vain, []
-                if self.ack_in_vain is not None:
-                    for queue in {ack.queue for ack in vain}:
-                        self.ack_in_vain(queue, [ack.tag for ack in vain if ack.queue == queue])
+            while self._missed:
+                missed, self._missed = self._missed, []
+                if self.ack_missed is not None:
+                    for queue in {ack.queue for ack in missed}:
+                        self.ack_missed(queue, [ack.tag for ack in missed if ack.queue == queue])
         finally:
             self._is_telling = False
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
-from kombu_redisdelay.broker.server.line import Ack, AckInVain
+from kombu_redisdelay.broker.server.line import Ack, AckMissed
 from kombu_redisdelay.broker.server.wire import Argument, Caller, Command, NothingDone, NotThePrimary, checked
 from kombu_redisdelay.public import public
 
@@ -129,7 +129,7 @@ class Server(Protocol):
         """A block in which the calls of this thread do not wait for a slot that no server has, but raise
         :class:`SlotUnavailable` at once. A consumer has other queues to serve."""
 
-    def tell_acks_in_vain(self, to: AckInVain) -> None:
+    def tell_missed_acks(self, to: AckMissed) -> None:
         """Call *to* for acks that find no message, from now on."""
 
     def confirm_acks(self) -> None:

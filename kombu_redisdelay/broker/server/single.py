@@ -15,7 +15,7 @@ from weakref import WeakSet
 from redis import BlockingConnectionPool, ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
-from kombu_redisdelay.broker.server.line import Ack, AckInVain, Line, re_authenticate
+from kombu_redisdelay.broker.server.line import Ack, AckMissed, Line, re_authenticate
 from kombu_redisdelay.broker.server.wire import (
     Argument,
     Command,
@@ -82,8 +82,8 @@ class SingleServer:
     def hurrying(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def tell_acks_in_vain(self, to: AckInVain) -> None:
-        self._pool.line.ack_in_vain = to
+    def tell_missed_acks(self, to: AckMissed) -> None:
+        self._pool.line.ack_missed = to
 
     def confirm_acks(self) -> None:
         self._pool.line.confirm_acks()

@@ -3,7 +3,7 @@
 -- include: fair_sort
 -- include: limits
 
--- A source (hand_out_ready.lua): the next message of a step; nil if none may be taken.
+-- A source (deliver_ready.lua): the next message of a step; nil if none may be taken.
 local function next_fair(queue, step_index, prefix, wanted)
   local fair, order = queue.fair, queue.fair.orders[step_index]
   if fair.is_counting then

@@ -2,14 +2,14 @@
 
 -- include: queue
 -- include: migrate
--- include: hand_out_large
--- include: hand_out_ready
+-- include: deliver_large
+-- include: deliver_ready
 
-local takes_in_turn, is_again, may_come_again = in_turn == '1', is_repeated == '1', comes_again == '1'
+local takes_in_turn, is_again, may_come_again = in_turn == '1', is_repeated == '1', polls_again == '1'
 local steps = { unpack(ARGV, #ARGV - step_count + 1) }
 
 local options = {}
-for index, no_ack, expires_ms, unacked_ttl_ms in string.gmatch(peculiarities, '(%d+) (%d) (%d+) (%d+)') do
+for index, no_ack, expires_ms, unacked_ttl_ms in string.gmatch(queue_options, '(%d+) (%d) (%d+) (%d+)') do
   options[tonumber(index)] = {
     needs_ack = no_ack ~= '1',
     expires_ms = tonumber(expires_ms),
@@ -52,22 +52,22 @@ end
 
 -- Of too many queues, chooses those that have the highest priorities, and then come first in order.
 -- Returns their indices, and pairs for the others that have something.
-local function leave_out(hot)
+local function leave_out(polled)
   local step_of, order_of = {}, {}
-  for i, index in ipairs(hot) do
+  for i, index in ipairs(polled) do
     local name = ready_of(KEYS[index], prefix, braces)
     step_of[index] = first_ready_step(ready_lists(name, separator, steps)) or 0
     order_of[index] = i
   end
-  table.sort(hot, function(a, b)
+  table.sort(polled, function(a, b)
     if step_of[a] ~= step_of[b] then
       return step_of[a] < step_of[b]
     end
     return order_of[a] < order_of[b]
   end)
-  local worked_on, others = { unpack(hot, 1, QUEUES_AT_MOST) }, {}
-  for i = QUEUES_AT_MOST + 1, #hot do
-    others[#others + 1] = hot[i] .. ' ' .. step_of[hot[i]]
+  local worked_on, others = { unpack(polled, 1, QUEUES_AT_MOST) }, {}
+  for i = QUEUES_AT_MOST + 1, #polled do
+    others[#others + 1] = polled[i] .. ' ' .. step_of[polled[i]]
   end
   table.sort(worked_on, function(a, b)
     return order_of[a] < order_of[b]
@@ -77,32 +77,32 @@ end
 
 -- The indices of the queues to work on, and pairs for those that have to wait for another take.
 local function choose()
-  local hot, is_hot = {}, {}
-  for index in string.gmatch(hot_indices, '%d+') do
-    hot[#hot + 1] = tonumber(index)
-    is_hot[tonumber(index)] = true
+  local polled, is_polled = {}, {}
+  for index in string.gmatch(polled_indices, '%d+') do
+    polled[#polled + 1] = tonumber(index)
+    is_polled[tonumber(index)] = true
   end
   if is_again then
     -- The first call may have found queues that were woken, and its reply was lost.
     for index, wake_key in ipairs(KEYS) do
-      if not is_hot[index] and redis.call('EXISTS', base_of(wake_key) .. 'unacked:' .. consumer) == 1 then
-        hot[#hot + 1] = index
+      if not is_polled[index] and redis.call('EXISTS', base_of(wake_key) .. 'unacked:' .. consumer) == 1 then
+        polled[#polled + 1] = index
       end
     end
-    return hot, {}
+    return polled, {}
   end
-  if #hot < #KEYS then
-    for _, index in ipairs(find_woken(KEYS, is_hot, tonumber(look_from), QUEUES_AT_MOST)) do
-      hot[#hot + 1] = index
+  if #polled < #KEYS then
+    for _, index in ipairs(find_woken(KEYS, is_polled, tonumber(look_from), QUEUES_AT_MOST)) do
+      polled[#polled + 1] = index
     end
     if not takes_in_turn then
-      table.sort(hot)
+      table.sort(polled)
     end
   end
-  if #hot <= QUEUES_AT_MOST then
-    return hot, {}
+  if #polled <= QUEUES_AT_MOST then
+    return polled, {}
   end
-  return leave_out(hot)
+  return leave_out(polled)
 end
 
 local function count_ready(queue)
@@ -120,7 +120,7 @@ local function has_ready(queue)
   end
 end
 
--- Reads every key of a queue that will be written to, except the unacked hash, which hand_out_again() reads.
+-- Reads every key of a queue that will be written to, except the unacked hash, which deliver_again() reads.
 -- If one has a wrong type, this raises an error before anything was done: later, messages of other queues
 -- would be lost that were handed out already.
 local function read(queue)
@@ -196,7 +196,7 @@ for _, queue in ipairs(queues) do
   end
 end
 local budget = { messages = tonumber(migrate_limit), bytes = batch.byte_limit, large = batch.byte_limit }
-if hand_out_again(batch, queues) then
+if deliver_again(batch, queues) then
   batch.limit = 0
   budget.bytes = budget.bytes - batch.bytes
 end
@@ -224,7 +224,7 @@ for _, queue in ipairs(queues) do
     local moved, queue_missing
     moved, queue_missing, queue.next_us = migrate(
       queue.base, queue.name, by_step(queue.ready), now_us, budget, function(stored)
-        return hand_out_large(batch, queue, stored, queues, steps)
+        return deliver_large(batch, queue, stored, queues, steps)
       end
     )
     missing = missing + queue_missing
@@ -242,7 +242,7 @@ end
 local only_migrated = any_ready and batch.limit > 0 and batch.migrates_large
 local is_whole, refusal = true, nil
 if any_ready and batch.limit > 0 and not only_migrated then
-  is_whole, refusal = pcall(hand_out_ready, batch, queues, steps, takes_in_turn)
+  is_whole, refusal = pcall(deliver_ready, batch, queues, steps, takes_in_turn)
 end
 hold(queues, consumer, math.floor(now_us / 1000), lease_ms, fresh_ms)
 if not is_whole then
@@ -279,7 +279,7 @@ for _, queue in ipairs(queues) do
     may_have_more[#may_have_more + 1] = queue.index .. ' ' .. first
   end
   local is_left = is_to_be_watched and not may_watch
-  if step_index and (not is_throttled or is_left) or queue.has_unwatched_key or queue.has_let_go then
+  if step_index and (not is_throttled or is_left) or queue.has_unwatched_key or queue.has_unblocked then
     wake(queue.wake)
   else
     redis.call('DEL', queue.wake)

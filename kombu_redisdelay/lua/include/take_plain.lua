@@ -27,14 +27,14 @@ local function has_rights(list, unacked_key)
   return not check or (check('RPOP', list) and check('HSET', unacked_key, '', ''))
 end
 
--- The indices of the queues in the order in which they are taken from; nil if they are not all hot, or too
+-- The indices of the queues in the order in which they are taken from; nil if they are not all polled, or too
 -- many.
-local function plain_order(hot_indices)
-  if hot_indices == '1' and #KEYS == 1 then
+local function plain_order(polled_indices)
+  if polled_indices == '1' and #KEYS == 1 then
     return { 1 }
   end
   local order = {}
-  for index in string.gmatch(hot_indices, '%d+') do
+  for index in string.gmatch(polled_indices, '%d+') do
     order[#order + 1] = tonumber(index)
   end
   return #order == #KEYS and #order <= QUEUES_AT_MOST and order or nil
@@ -43,8 +43,8 @@ end
 -- Returns what take.lua returns; nil if this take is another one. Then nothing was written.
 local function take_plain()
   local call = redis.call
-  local order = ARGV[#ARGV - step_count + 1] == '0' and plain_order(hot_indices)
-  if not order or peculiarities ~= '' or known_tasks ~= '' or is_repeated == '1' then
+  local order = ARGV[#ARGV - step_count + 1] == '0' and plain_order(polled_indices)
+  if not order or queue_options ~= '' or known_tasks ~= '' or is_repeated == '1' then
     return nil
   end
 

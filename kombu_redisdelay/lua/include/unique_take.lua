@@ -1,4 +1,4 @@
--- What a take does with unique keys (unique.lua). `batch` and `queue` are those of hand_out.lua, `tag` is the
+-- What a take does with unique keys (unique.lua). `batch` and `queue` are those of deliver.lua, `tag` is the
 -- delivery tag that the message gets.
 
 -- include: schedule
@@ -6,7 +6,7 @@
 
 -- With "waiting", a message never waits for its key, which is free when the message is taken. So takes_key()
 -- only notes the message, and this frees the keys of all of them: two commands for a take, and not for each.
--- A message of the mode "latest" may wait for one of them: then `has_let_go` is true.
+-- A message of the mode "latest" may wait for one of them: then `has_unblocked` is true.
 local function free_keys(queue, now_ms)
   local noted, hash = queue.to_free, queue.base .. 'unique'
   if not noted then
@@ -24,7 +24,7 @@ local function free_keys(queue, now_ms)
       local record = record_of(queue.base, key, text, text_in(queue.base .. 'running', key))
       if record.current and record.current.id == id then
         record.current = nil
-        queue.has_let_go = unblock(record, now_ms) or queue.has_let_go
+        queue.has_unblocked = unblock(record, now_ms) or queue.has_unblocked
         write_record(record)
       end
     end

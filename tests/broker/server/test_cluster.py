@@ -46,7 +46,7 @@ def test_acks_after_the_slot_has_moved(rig: Rig, cluster: Cluster) -> None:
     me.ack("q", second.tag)
     me.confirm_acks()
     assert list(rig.unacked("q")) == [held.tag]
-    assert rig.acked_in_vain == []
+    assert rig.missed_acks == []
     # From now on they go there at once.
     assert rig.ack(me, "q", held.tag)
     assert not rig.ack(me, "q", held.tag)
@@ -66,7 +66,7 @@ def test_acks_while_keys_move(rig: Rig, cluster: Cluster, moved: str) -> None:
         me.ack("q", second.tag)
         me.confirm_acks()
     assert rig.unacked("q") == {}
-    assert rig.acked_in_vain == []
+    assert rig.missed_acks == []
 
 
 def test_an_ack_that_is_refused_when_its_slot_is_served_again(rig: Rig, cluster: Cluster) -> None:
@@ -83,7 +83,7 @@ def test_an_ack_that_is_refused_when_its_slot_is_served_again(rig: Rig, cluster:
     assert list(rig.unacked("q")) == [held.tag]
     me.confirm_acks()
     assert rig.unacked("q") == {}
-    assert rig.acked_in_vain == []
+    assert rig.missed_acks == []
 
 
 def test_acks_that_one_server_refuses_do_not_hold_up_the_others(rig: Rig, cluster: Cluster) -> None:

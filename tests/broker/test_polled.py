@@ -1,4 +1,4 @@
-"""Takes of a consumer with many queues: from the hot ones, and from those that were woken meanwhile."""
+"""Takes of a consumer with many queues: from the polled ones, and from those that were woken meanwhile."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def me(rig: Rig) -> Consumer:
     return rig.consumer()
 
 
-def take(consumer: Consumer, hot: Sequence[str] = (), *, limit: int = 64, in_turn: bool = True) -> Taken:
-    return consumer.take(Request(MANY, limit, in_turn, hot=hot))
+def take(consumer: Consumer, polled: Sequence[str] = (), *, limit: int = 64, in_turn: bool = True) -> Taken:
+    return consumer.take(Request(MANY, limit, in_turn, polled=polled))
 
 
-class TestWhatIsHot:
+class TestWhatIsPolled:
     def test_is_taken_from_and_nothing_else(self, rig: Rig, me: Consumer) -> None:
         for queue in MANY[:3]:
             rig.put(queue, queue)
@@ -61,10 +61,10 @@ class TestWhatIsHot:
 
 class TestWhatWasWoken:
     def test_is_taken_from(self, rig: Rig, me: Consumer) -> None:
-        rig.put(MANY[7], "hot")
+        rig.put(MANY[7], "polled")
         rig.put(MANY[200], "woken")
         taken = take(me, [MANY[7]])
-        assert texts(taken.deliveries) == ["hot", "woken"]
+        assert texts(taken.deliveries) == ["polled", "woken"]
         assert rig.tokens(MANY[200]) == 0
 
     def test_a_higher_priority_comes_first(self, rig: Rig, me: Consumer) -> None:
@@ -74,11 +74,11 @@ class TestWhatWasWoken:
 
     @pytest.mark.parametrize("ready", [1, 17, 40, 300])
     def test_strict_order_holds_for_any_number(self, rig: Rig, me: Consumer, ready: int) -> None:
-        """Whatever the caller believes to be hot."""
+        """Whatever the caller believes to be polled."""
         for queue in MANY[-ready:]:
             rig.put(queue, queue)
-        hot = MANY[-ready:][-QUEUES_PER_TAKE:]
-        assert texts(take(me, hot, limit=2, in_turn=False).deliveries) == MANY[-ready:][:2]
+        polled = MANY[-ready:][-QUEUES_PER_TAKE:]
+        assert texts(take(me, polled, limit=2, in_turn=False).deliveries) == MANY[-ready:][:2]
 
     def test_if_there_is_no_place_it_may_have_more(self, rig: Rig, me: Consumer) -> None:
         rig.put(MANY[200], "woken")
@@ -89,15 +89,15 @@ class TestWhatWasWoken:
 
     def test_if_nobody_asks_for_it_it_waits(self, rig: Rig, me: Consumer) -> None:
         rig.put(MANY[200], "woken")
-        taken = me.take(Request(MANY, 64, hot=MANY[:3], also_woken=False))
+        taken = me.take(Request(MANY, 64, polled=MANY[:3], also_woken=False))
         assert (taken.deliveries, taken.more) == ([], {})
         assert rig.tokens(MANY[200]) == 1
 
     @pytest.mark.parametrize("limit", [0, 5])
-    def test_nothing_is_hot_and_nobody_asks_for_it(self, rig: Rig, me: Consumer, limit: int) -> None:
+    def test_nothing_is_polled_and_nobody_asks_for_it(self, rig: Rig, me: Consumer, limit: int) -> None:
         """As when an alarm goes off for a message that was cancelled, while there is no credit."""
-        assert me.take(Request(MANY, limit, hot=[], also_woken=False)).deliveries == []
-        takes_of(me, MANY).ask_for(Request(MANY, limit, hot=[], also_woken=False))
+        assert me.take(Request(MANY, limit, polled=[], also_woken=False)).deliveries == []
+        takes_of(me, MANY).ask_for(Request(MANY, limit, polled=[], also_woken=False))
 
     @pytest.mark.many_messages
     def test_none_is_passed_over_for_ever(self, rig: Rig, me: Consumer) -> None:
@@ -113,7 +113,7 @@ class TestWhatWasWoken:
         rig.expires_ms[MANY[9]] = HOUR
         for queue in (MANY[8], MANY[9]):
             rig.put(queue, queue)
-        taken = me.take(Request(MANY, 64, no_ack=[MANY[8]], hot=[]))
+        taken = me.take(Request(MANY, 64, no_ack=[MANY[8]], polled=[]))
         assert [delivery.needs_ack for delivery in taken.deliveries] == [False, True]
         assert rig.unacked(MANY[8]) == {}
         assert rig.client.pttl(rig.store.keys(MANY[9]).unacked("me")) > 0
@@ -123,7 +123,7 @@ class TestWhatWasWoken:
         prefixed = Rig(rig.database, prefix="redisdelay:{x}:wake")
         odd = "redisdelay:{a}:wake}:wake"
         prefixed.put(odd, "m", step=3)
-        taken = prefixed.consumer().take(Request([*MANY, odd], 1, hot=[]))
+        taken = prefixed.consumer().take(Request([*MANY, odd], 1, polled=[]))
         assert [(delivery.queue, delivery.payload) for delivery in taken.deliveries] == [(odd, b"m")]
 
     def test_it_is_held_by_a_known_consumer(self, rig: Rig, me: Consumer) -> None:
@@ -134,16 +134,16 @@ class TestWhatWasWoken:
 
 
 class TestLostReply:
-    def lose(self, rig: Rig, consumer: Consumer, hot: Sequence[str], limit: int = 64) -> None:
-        rig.exchange(consumer, Request(MANY, limit, hot=hot))
+    def lose(self, rig: Rig, consumer: Consumer, polled: Sequence[str], limit: int = 64) -> None:
+        rig.exchange(consumer, Request(MANY, limit, polled=polled))
 
     def test_brings_what_was_woken_again(self, rig: Rig, me: Consumer) -> None:
         """Nobody has heard which queues these were."""
-        rig.put(MANY[1], "hot", "hot too")
+        rig.put(MANY[1], "polled", "polled too")
         rig.put(MANY[250], "woken", "woken too")
         self.lose(rig, me, [MANY[1]], limit=3)
         assert rig.ready(MANY[250]) == ["woken too"]
-        assert texts(take(me, limit=3).deliveries) == ["hot", "woken", "hot too"]
+        assert texts(take(me, limit=3).deliveries) == ["polled", "woken", "polled too"]
         assert texts(take(me, [MANY[250]]).deliveries) == ["woken too"]
 
     def test_lost_twice(self, rig: Rig, me: Consumer) -> None:
@@ -155,7 +155,7 @@ class TestLostReply:
         assert texts(take(me).deliveries) == ["later"]
 
     def test_the_first_never_arrived(self, rig: Rig, me: Consumer) -> None:
-        takes_of(me, MANY).ask_for(Request(MANY, 64, hot=[]))
+        takes_of(me, MANY).ask_for(Request(MANY, 64, polled=[]))
         rig.put(MANY[250], "woken")
         # Tokens are looked at by the take after this one.
         assert texts(take(me).deliveries) == []

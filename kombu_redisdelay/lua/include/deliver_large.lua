@@ -1,7 +1,7 @@
 -- A large message costs 1.5 ms per MB each time that Lua reads it or makes another string of it. So a large
 -- message that is due is handed out directly, without the detour over its ready list.
 
--- include: hand_out
+-- include: deliver
 
 -- Whether this consumer would take the due message `stored` next.
 local function is_next(stored, queues, steps)
@@ -23,7 +23,7 @@ end
 
 -- For migrate(): hands a large message out if it is the next one. Returns whether it has done so. If the
 -- message is large but must wait, it sets `batch.migrates_large`: then this take only migrates.
-local function hand_out_large(batch, queue, stored, queues, steps)
+local function deliver_large(batch, queue, stored, queues, steps)
   if #stored < batch.byte_limit then
     return false
   end
@@ -35,7 +35,7 @@ local function hand_out_large(batch, queue, stored, queues, steps)
       takes_key(batch, queue, stored, start, tag)
       free_keys(queue, batch.now_ms)
     end
-    hand_out(batch, queue, stored, start, tag)
+    deliver(batch, queue, stored, start, tag)
     return true
   end
   batch.migrates_large = true

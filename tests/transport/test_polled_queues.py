@@ -11,7 +11,7 @@ from kombu.transport import virtual
 
 from kombu_redisdelay.broker.delivery import Looked, Peek, Taken
 from kombu_redisdelay.broker.takes import QUEUES_PER_TAKE, Takes
-from kombu_redisdelay.transport.consumed_queues import LOOK_AFTER, QUEUES_OF_MORE, HotQueues
+from kombu_redisdelay.transport.consumed_queues import LOOK_AFTER, QUEUES_OF_MORE, PolledQueues
 from tests.clock import Clock
 from tests.transport.kit import Inbox, Site, drain, publish, waits
 
@@ -26,100 +26,100 @@ def left(more: Sequence[str] = (), due: Mapping[str, float] | None = None) -> Ta
     return Taken([], 0, due or {}, dict.fromkeys(more, 1))
 
 
-def choose(hot: HotQueues, order: Sequence[str]) -> Sequence[str]:
-    return hot.choose(order)[0]
+def choose(polled: PolledQueues, order: Sequence[str]) -> Sequence[str]:
+    return polled.choose(order)[0]
 
 
-class TestHotQueues:
+class TestPolledQueues:
     @pytest.fixture
     def clock(self) -> Clock:
         return Clock()
 
     @pytest.fixture
-    def hot(self, clock: Clock) -> HotQueues:
-        hot = HotQueues(MANY, clock)
-        hot.looked(looked())
-        return hot
+    def polled(self, clock: Clock) -> PolledQueues:
+        polled = PolledQueues(MANY, clock)
+        polled.looked(looked())
+        return polled
 
-    def test_few_queues_are_always_asked(self, hot: HotQueues) -> None:
-        assert choose(hot, MANY[:QUEUES_PER_TAKE]) == MANY[:QUEUES_PER_TAKE]
-        assert not hot.needs_look(MANY[:QUEUES_PER_TAKE])
+    def test_few_queues_are_always_asked(self, polled: PolledQueues) -> None:
+        assert choose(polled, MANY[:QUEUES_PER_TAKE]) == MANY[:QUEUES_PER_TAKE]
+        assert not polled.needs_look(MANY[:QUEUES_PER_TAKE])
 
-    def test_of_many_those_that_have_something(self, hot: HotQueues) -> None:
-        hot.woken("q30")
-        hot.looked(looked(["q20"]))
-        hot.taken(["q10"], left(["q10"]))
-        assert choose(hot, MANY) == ["q10", "q20", "q30"]
-        assert choose(hot, MANY[::-1]) == ["q30", "q20", "q10"]
-        assert hot
+    def test_of_many_those_that_have_something(self, polled: PolledQueues) -> None:
+        polled.woken("q30")
+        polled.looked(looked(["q20"]))
+        polled.taken(["q10"], left(["q10"]))
+        assert choose(polled, MANY) == ["q10", "q20", "q30"]
+        assert choose(polled, MANY[::-1]) == ["q30", "q20", "q10"]
+        assert polled
 
-    def test_one_that_a_take_has_emptied_is_not_hot(self, hot: HotQueues) -> None:
-        hot.woken("q30")
-        hot.taken(["q30"], left())
-        assert list(choose(hot, MANY)) == []
-        assert not hot
+    def test_one_that_a_take_has_emptied_is_not_polled(self, polled: PolledQueues) -> None:
+        polled.woken("q30")
+        polled.taken(["q30"], left())
+        assert list(choose(polled, MANY)) == []
+        assert not polled
 
-    def test_the_first_in_order(self, hot: HotQueues) -> None:
-        hot.looked(looked(MANY))
-        assert hot.choose(MANY) == (MANY[:QUEUES_OF_MORE], True)
+    def test_the_first_in_order(self, polled: PolledQueues) -> None:
+        polled.looked(looked(MANY))
+        assert polled.choose(MANY) == (MANY[:QUEUES_OF_MORE], True)
 
-    def test_what_is_due_comes_first(self, hot: HotQueues, clock: Clock) -> None:
-        hot.looked(looked(MANY, {"q47": 5, "q46": 6}))
-        assert hot.next_due() == 5
+    def test_what_is_due_comes_first(self, polled: PolledQueues, clock: Clock) -> None:
+        polled.looked(looked(MANY, {"q47": 5, "q46": 6}))
+        assert polled.next_due() == 5
         clock.now += 5
-        assert hot.next_due() == 0
-        assert choose(hot, MANY) == [*MANY[: QUEUES_OF_MORE - 1], "q47"]
+        assert polled.next_due() == 0
+        assert choose(polled, MANY) == [*MANY[: QUEUES_OF_MORE - 1], "q47"]
 
-    def test_however_much_is_due_there_is_place_for_what_is_ready(self, hot: HotQueues) -> None:
-        hot.looked(looked(["q40"], dict.fromkeys(MANY[:30], 0)))
-        assert "q40" in choose(hot, MANY)
+    def test_however_much_is_due_there_is_place_for_what_is_ready(self, polled: PolledQueues) -> None:
+        polled.looked(looked(["q40"], dict.fromkeys(MANY[:30], 0)))
+        assert "q40" in choose(polled, MANY)
 
-    def test_the_highest_priorities_come_first(self, hot: HotQueues) -> None:
-        hot.looked(Looked({**dict.fromkeys(MANY, 2), "q45": 1, "q30": 4, "q40": 1}, {}))
-        chosen = choose(hot, MANY)
+    def test_the_highest_priorities_come_first(self, polled: PolledQueues) -> None:
+        polled.looked(Looked({**dict.fromkeys(MANY, 2), "q45": 1, "q30": 4, "q40": 1}, {}))
+        chosen = choose(polled, MANY)
         assert chosen == [*MANY[: QUEUES_OF_MORE - 2], "q40", "q45"]
-        hot.taken(chosen, left())
-        assert "q30" not in choose(hot, MANY)
+        polled.taken(chosen, left())
+        assert "q30" not in choose(polled, MANY)
 
-    def test_so_much_is_due_that_it_takes_several(self, hot: HotQueues) -> None:
-        hot.looked(looked(due=dict.fromkeys(MANY, 0.0)))
+    def test_so_much_is_due_that_it_takes_several(self, polled: PolledQueues) -> None:
+        polled.looked(looked(due=dict.fromkeys(MANY, 0.0)))
         seen: list[str] = []
-        while hot.next_due() is not None:
-            chosen = choose(hot, MANY)
+        while polled.next_due() is not None:
+            chosen = choose(polled, MANY)
             seen += chosen
-            hot.taken(chosen, left())
+            polled.taken(chosen, left())
         assert seen == MANY
 
-    def test_a_due_time_that_was_cancelled_is_forgotten(self, hot: HotQueues) -> None:
-        hot.looked(looked(due={"q05": 7}))
-        hot.taken(["q05"], left())
-        assert hot.next_due() is None
+    def test_a_due_time_that_was_cancelled_is_forgotten(self, polled: PolledQueues) -> None:
+        polled.looked(looked(due={"q05": 7}))
+        polled.taken(["q05"], left())
+        assert polled.next_due() is None
 
-    def test_of_schedules_that_were_not_looked_at_nothing_is_forgotten(self, hot: HotQueues) -> None:
-        hot.looked(looked(due={"q05": 7, "q15": 6}))
-        hot.peeked(Peek(False, {}, MANY[10:]))
-        assert hot.next_due() == 7
+    def test_of_schedules_that_were_not_looked_at_nothing_is_forgotten(self, polled: PolledQueues) -> None:
+        polled.looked(looked(due={"q05": 7, "q15": 6}))
+        polled.peeked(Peek(False, {}, MANY[10:]))
+        assert polled.next_due() == 7
 
-    def test_a_queue_that_was_cancelled_stays_away(self, hot: HotQueues) -> None:
+    def test_a_queue_that_was_cancelled_stays_away(self, polled: PolledQueues) -> None:
         """Also if a reply that was on its way names it."""
         consumed = dict.fromkeys(MANY)
-        hot = HotQueues(consumed)
-        hot.woken("q05")
+        polled = PolledQueues(consumed)
+        polled.woken("q05")
         del consumed["q05"]
-        hot.forget("q05")
-        hot.taken([], left(["q05"], {"q05": 0}))
-        hot.looked(looked(["q05"], {"q05": 0}))
-        assert not hot
-        assert hot.next_due() is None
+        polled.forget("q05")
+        polled.taken([], left(["q05"], {"q05": 0}))
+        polled.looked(looked(["q05"], {"q05": 0}))
+        assert not polled
+        assert polled.next_due() is None
 
-    def test_looks_once_in_a_while(self, hot: HotQueues, clock: Clock) -> None:
-        assert not hot.needs_look(MANY)
+    def test_looks_once_in_a_while(self, polled: PolledQueues, clock: Clock) -> None:
+        assert not polled.needs_look(MANY)
         clock.now += LOOK_AFTER
-        assert hot.needs_look(MANY)
-        hot.looked(looked())
-        assert not hot.needs_look(MANY)
-        hot.look_soon()
-        assert hot.needs_look(MANY)
+        assert polled.needs_look(MANY)
+        polled.looked(looked())
+        assert not polled.needs_look(MANY)
+        polled.look_soon()
+        assert polled.needs_look(MANY)
 
 
 class TestChannel:
@@ -159,7 +159,7 @@ class TestChannel:
         assert inbox.bodies == expected
 
     @pytest.mark.one_server
-    def test_a_high_priority_comes_before_what_is_hot(self, site: Site) -> None:
+    def test_a_high_priority_comes_before_what_is_polled(self, site: Site) -> None:
         channel = site.channel()
         publish(channel, *["low"] * 10, queue=MANY[20], priority=9)
 

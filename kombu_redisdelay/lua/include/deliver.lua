@@ -10,7 +10,7 @@
 -- live of what a consumer holds of a queue that expires, else 0), `lease_end_ms`, `has_unique` (whether a key
 -- is held, unique.lua), what limits.lua allows, `fair` if it is a fair queue (fair_take.lua), `taken`: the
 -- fields and values that hold() writes, `to_free`: the messages whose keys free_keys() frees, and
--- `has_let_go`: whether a message is due now that waited for one of these keys.
+-- `has_unblocked`: whether a message is due now that waited for one of these keys.
 
 -- include: expire
 -- include: history
@@ -24,7 +24,7 @@ local function nth_tag(batch, n)
 end
 
 -- `start` is where the payload begins in `stored`, `tag` the next delivery tag.
-local function hand_out(batch, queue, stored, start, tag)
+local function deliver(batch, queue, stored, start, tag)
   local fields = queue.taken
   if queue.fair then
     batch.fair.count(queue.fair, batch.consumer, tag)
@@ -43,7 +43,7 @@ end
 
 -- Hands out the same messages as an earlier call with the same tags, whose reply was lost. Returns whether
 -- there was such a call. If so, nothing else must be handed out.
-local function hand_out_again(batch, queues)
+local function deliver_again(batch, queues)
   local n, found = 0, true
   while found do
     local tag = nth_tag(batch, n)

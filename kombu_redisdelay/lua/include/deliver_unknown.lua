@@ -56,7 +56,7 @@ local function next_entry(queue, group)
   return group.entries[group.read]
 end
 
--- A source (hand_out_ready.lua): takes the next message of a step out of the schedule, of one group after the
+-- A source (deliver_ready.lua): takes the next message of a step out of the schedule, of one group after the
 -- other. Returns nil if there is none, or if the rest is left to another script, because ABSENT_AT_MOST
 -- entries had none.
 local function next_waiting(queue, step_index)

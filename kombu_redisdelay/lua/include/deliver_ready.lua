@@ -1,12 +1,12 @@
 -- Hands out ready messages by priority. They have three sources: the ready lists, the lists of the keys of a
 -- fair queue (fair_take.lua), and what waits for a worker that knows its task, if this consumer has said that
--- it knows it (hand_out_unknown.lua). A source takes out the next message of a step, and returns it as it is
+-- it knows it (deliver_unknown.lua). A source takes out the next message of a step, and returns it as it is
 -- stored, and where its payload begins; nil if none may be taken. `queue.next_ready` is the source of what is
 -- ready, `queue.counts` has the number of messages in it for the index of each step. Where there is also
 -- something that waits, one of each is taken in turn.
 
--- include: hand_out
--- include: hand_out_unknown
+-- include: deliver
+-- include: deliver_unknown
 
 -- The ready lists. `prefix` is what a stored message begins with.
 local function next_in_list(queue, step_index, prefix)
@@ -40,7 +40,7 @@ local function next_message(batch, queue, step_index, prefix)
 end
 
 -- Returns whether there was a message that may be taken, and room for it.
-local function hand_out_one(batch, queue, step_index, prefix)
+local function deliver_one(batch, queue, step_index, prefix)
   if queue.counts[step_index] == 0 and not queue.waits then
     return false
   end
@@ -53,24 +53,24 @@ local function hand_out_one(batch, queue, step_index, prefix)
   end
   local tag = nth_tag(batch, batch.count)
   if not queue.has_unique or takes_key(batch, queue, stored, start, tag) then
-    hand_out(batch, queue, stored, start, tag)
+    deliver(batch, queue, stored, start, tag)
   end
   return true
 end
 
 -- For each step: takes one message from each queue in turn, or empties one queue after the other.
-local function hand_out_ready(batch, queues, steps, in_turn)
+local function deliver_ready(batch, queues, steps, in_turn)
   for step_index = 1, #steps do
     local waiting, prefix = queues, steps[step_index] .. ':'
     while #waiting > 0 do
       local still_waiting = {}
       for _, queue in ipairs(waiting) do
         if in_turn then
-          if hand_out_one(batch, queue, step_index, prefix) then
+          if deliver_one(batch, queue, step_index, prefix) then
             still_waiting[#still_waiting + 1] = queue
           end
         else
-          while hand_out_one(batch, queue, step_index, prefix) do end
+          while deliver_one(batch, queue, step_index, prefix) do end
         end
       end
       waiting = still_waiting
