@@ -149,7 +149,7 @@ class Store:
 
     def push(self, plan: Plan, text: str) -> None:
         """Publish a message by its *plan*. Raises the same as :meth:`run`."""
-        replies = self.server.push(plan.pushing(text), COMMANDS_OF_PUSH)
+        replies = self.server.try_packed(plan.pushing(text), COMMANDS_OF_PUSH)
         if replies is None:
             self._push((PUSH, plan.keys[:2], (text,)))
         elif type(replies[0]) is not int:
@@ -157,7 +157,7 @@ class Store:
 
     def push_later(self, plan: Plan, text: str, at_ms: float, message_id: str) -> None:
         """The same for one that is due at *at_ms*, ms since the epoch."""
-        replies = self.server.push(plan.scheduling(text, at_ms, message_id), 1)
+        replies = self.server.try_packed(plan.scheduling(text, at_ms, message_id), 1)
         if replies is None or isinstance(replies[0], NoScriptError):
             # Nothing was done.
             SCHEDULE(self._publisher, plan.keys, plan.arguments(text, at_ms, message_id))

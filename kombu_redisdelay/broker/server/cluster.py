@@ -93,7 +93,7 @@ class ClusterServer:
         patience = 0.0 if getattr(self._hurry, "is_on", False) else PATIENCE
         return self._call_all([guarded(command) for command in commands], patience)
 
-    def push(self, data: bytes, count: int) -> None:
+    def try_packed(self, data: bytes, count: int) -> None:
         """Another server may have the slot."""
 
     def call_apart(self, *command: Argument) -> Any:

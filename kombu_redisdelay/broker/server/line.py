@@ -185,7 +185,7 @@ class Line:
         self._tell()
         return replies
 
-    def try_to_send(self, data: bytes, count: int) -> list[Any] | None:
+    def try_packed(self, data: bytes, count: int) -> list[Any] | None:
         """As :meth:`try_call_all`, for *count* commands that are packed together."""
         if self._lock.locked() and not self._is_brief:
             return None

@@ -100,7 +100,7 @@ class Server(Protocol):
             RedisError: the connection failed. Tried again only as :meth:`call` says.
         """
 
-    def push(self, data: bytes, count: int) -> list[Any] | None:
+    def try_packed(self, data: bytes, count: int) -> list[Any] | None:
         """Run *count* commands, which are packed together, over the kept connection. Returns the replies as
         :meth:`call_all`; ``None`` if that cannot be used now, or there are several servers: then nothing was
         done.

@@ -51,8 +51,8 @@ class SingleServer:
         replies = self._pool.line.try_call_all(commands)
         return self._call_over_pool(commands) if replies is None else replies
 
-    def push(self, data: bytes, count: int) -> list[Any] | None:
-        return self._pool.line.try_to_send(data, count)
+    def try_packed(self, data: bytes, count: int) -> list[Any] | None:
+        return self._pool.line.try_packed(data, count)
 
     def call_apart(self, *command: Argument) -> Any:
         return self._redis.execute_command(*unpacked(command))
