@@ -150,19 +150,26 @@ class Store:
     def push(self, plan: Plan, text: str) -> None:
         """Publish a message by its *plan*. Raises the same as :meth:`run`."""
         replies = self.server.try_packed(plan.pushing(text), COMMANDS_OF_PUSH)
-        if replies is None:
-            self._push((PUSH, plan.keys[:2], (text,)))
-        elif type(replies[0]) is not int:
-            self._pushed((PUSH, plan.keys[:2], (text,)), replies)
+        try:
+            if replies is None:
+                self._push((PUSH, plan.keys[:2], (text,)))
+            elif type(replies[0]) is not int:
+                self._pushed((PUSH, plan.keys[:2], (text,)), replies)
+        finally:
+            # One of them may be the error, which refers to this frame.
+            del replies
 
     def push_later(self, plan: Plan, text: str, at_ms: float, message_id: str) -> None:
         """The same for one that is due at *at_ms*, ms since the epoch."""
         replies = self.server.try_packed(plan.scheduling(text, at_ms, message_id), 1)
-        if replies is None or isinstance(replies[0], NoScriptError):
-            # Nothing was done.
-            SCHEDULE(self._publisher, plan.keys, plan.arguments(text, at_ms, message_id))
-        elif type(replies[0]) is not int:
-            checked(explained_all(replies, self.server, [plan.keys]))
+        try:
+            if replies is None or isinstance(replies[0], NoScriptError):
+                # Nothing was done.
+                SCHEDULE(self._publisher, plan.keys, plan.arguments(text, at_ms, message_id))
+            elif type(replies[0]) is not int:
+                checked(explained_all(replies, self.server, [plan.keys]))
+        finally:
+            del replies
 
     def _push(self, call: Call) -> Any:
         _, keys, args = call

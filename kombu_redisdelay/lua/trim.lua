@@ -27,9 +27,10 @@ if not is_usable then
   return { 0, 0, '' }
 end
 local walk, cursor = string.match(lost_from, '^(%a*) ?(%d+)$')
-if walk == 'heads' or walk == '' and archive.heads > archive.index then
-  cursor = list_again(archive, cursor, most, now_us)
-  return { 0, 0, cursor == '0' and 'returned 0' or 'heads ' .. cursor }
+local where = walk == '' and unlisted_in(archive) or walk
+if where == 'heads' or where == 'messages' then
+  cursor = list_again(archive, where, cursor, most, now_us)
+  return { 0, 0, cursor == '0' and 'returned 0' or where .. ' ' .. cursor }
 end
 if archive.index == 0 then
   unlink_rest(archive)

@@ -79,9 +79,10 @@ def lost_times(store: Store, name: str) -> int:
 def lost_names(store: Store, name: str) -> int:
     """How many failed tasks and dead letters of a queue or partition no index lists any more, at least."""
     archives = [store.keys(name).archive(state) for state in ARCHIVED]
-    looks = ((("HLEN", keys.heads), ("ZCARD", keys.names)) for keys in archives)
-    counts = answers(store.server, [look for both in looks for look in both])
-    return sum(max(0, heads - names) for heads, names in zip(counts[::2], counts[1::2], strict=True))
+    looks = ((("ZCARD", keys.names), ("HLEN", keys.heads), ("HLEN", keys.messages)) for keys in archives)
+    counts = iter(answers(store.server, [look for each in looks for look in each]))
+    each = zip(counts, counts, counts, strict=True)
+    return sum(max(0, heads - names, messages - names) for names, heads, messages in each)
 
 
 def give_times(store: Store, options: Options, name: str) -> int:

@@ -318,9 +318,23 @@ class TestAPartIsGone:
 
     def test_what_is_not_found_any_more_goes(self, rig: Rig) -> None:
         fail_all(rig, "1", "2")
-        rig.client.delete(rig.key("q", "failed"), rig.key("q", "failed:heads"))
+        keys = rig.store.keys("q").archive(FAILED)
+        rig.client.delete(keys.names, keys.heads, keys.messages)
+        assert rig.client.exists(keys.groups) == 1
         finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
         assert rig.client.exists(*rig.store.keys("q").archive(FAILED)) == 0
+
+    def test_of_messages_whose_index_and_heads_are_lost_the_ids_are_listed(self, rig: Rig) -> None:
+        fail_all(rig, "1", "2")
+        rig.client.delete(rig.key("q", "failed"), rig.key("q", "failed:heads"))
+        for _ in range(2):
+            finish(trim_failed(rig.store, Options().kept_failed, ["q"]))
+            tasks = Archive(rig.store, FAILED)
+            listed = {(task.id, task.head) for task in tasks.iter("q", Part(None, None))}
+            assert listed == {("1", b""), ("2", b"")}
+        again = list(tasks.take_out("q", REQUEUE, list(tasks.iter("q", Part(None, None))), lambda text: text))
+        assert {task.id for task in again} == {"1", "2"}
+        assert sorted(rig.ready("q")) == [payload("1"), payload("2")]
 
 
 class TestRequeue:

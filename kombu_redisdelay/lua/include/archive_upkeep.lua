@@ -4,12 +4,12 @@
 -- include: archive
 -- include: expire
 
--- If there is nothing in the index nor in the heads, the other keys go.
+-- If there is no name in the index, nor with the heads and the messages, the other keys go.
 local function unlink_rest(archive)
   local keys = archive.keys
-  if archive.index == 0 and archive.heads == 0 then
-    redis.call('UNLINK', keys.heads, keys.messages, keys.groups, keys.duplicates, keys.returned)
-    archive.messages, archive.duplicates, archive.returned = 0, 0, 0
+  if archive.index + archive.heads + archive.messages == 0 then
+    redis.call('UNLINK', keys.groups, keys.duplicates, keys.returned)
+    archive.duplicates, archive.returned = 0, 0
   end
 end
 
@@ -19,7 +19,7 @@ local function count_from(archive, since_ms)
   unlink_rest(archive)
   redis.call('UNLINK', groups)
   redis.call('HSET', groups, '', 0)
-  if archive.index + archive.heads > 0 then
+  if archive.index + archive.heads + archive.messages > 0 then
     redis.call('HSET', groups, 'since', string.format('%.3f', since_ms))
     archive.since_ms = since_ms
   end
@@ -119,20 +119,29 @@ local function forget_returned(archive, cursor, most, now_ms)
   return next_cursor
 end
 
--- Lists the names that only the heads have, because the index was lost. Looks at some, from `cursor` on.
+-- Where names are that the index has lost: with the 'heads', or with the 'messages' if their heads were lost,
+-- too; nil if it has lost none.
+local function unlisted_in(archive)
+  return archive.heads > archive.index and 'heads' or archive.messages > archive.index and 'messages' or nil
+end
+
+-- Lists these names. A message does not tell when it came: it comes now. Looks at some, from `cursor` on.
 -- Returns where to go on, '0' at the end.
-local function list_again(archive, cursor, most, now_us)
-  local keys = archive.keys
-  -- A head may be large.
-  local next_cursor, found = unpack(redis.call('HSCAN', keys.heads, cursor, 'COUNT', math.ceil(most / 5)))
+local function list_again(archive, where, cursor, most, now_us)
+  local keys, has_times = archive.keys, where == 'heads'
+  -- A head may be large, and a message larger.
+  local some = math.ceil(most / (has_times and 5 or 50))
+  local next_cursor, found = unpack(redis.call('HSCAN', keys[where], cursor, 'COUNT', some))
   -- First, because a full server does not refuse it (full.lua).
   count_from(archive, now_us / 1000 + 0.001)
   for i = 1, #found, 2 do
-    local at_us = math.min(now_us, tonumber(string.match(found[i + 1], '^%d+') or now_us))
+    local told_us = has_times and tonumber(string.match(found[i + 1], '^%d+'))
+    -- No two at the same time, for count_anew().
+    local at_us = math.min(now_us, told_us or now_us - archive.messages + archive.index)
     local at = string.format('%.3f', at_us / 1000)
     archive.index = archive.index + redis.call('ZADD', keys.index, 'NX', at, found[i])
   end
-  expire(redis.call('PTTL', keys.heads), { keys.index })
+  expire(redis.call('PTTL', keys[where]), { keys.index })
   return next_cursor
 end
 
