@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 #: The states of messages that are over, and kept (:mod:`~kombu_redisdelay.broker.archive`).
@@ -45,12 +45,14 @@ class _Key:
         self.__doc__ = what
 
     def __set_name__(self, owner: type[RedisKeys], attribute: str) -> None:
-        self.name = self.name or attribute
+        self._attribute, self.name = attribute, self.name or attribute
         _TYPES[self.name] = self._type
 
-    if TYPE_CHECKING:
-        # Of an object, the attribute is the complete key.
-        def __get__(self, keys: RedisKeys, owner: type[RedisKeys]) -> str: ...
+    def __get__(self, keys: RedisKeys, owner: type[RedisKeys]) -> str:
+        """Of an object, the attribute is the complete key. It is made when it is first read: who publishes to
+        many queues needs few keys of each. Later, it is a plain attribute."""
+        key = vars(keys)[self._attribute] = keys.base + self.name
+        return key
 
 
 class ArchiveKeys(NamedTuple):
@@ -110,9 +112,7 @@ class RedisKeys:
     def __init__(self, ready: str, base: str, separator: str) -> None:
         self.ready = ready
         self.separator = separator
-        self._base = base
-        # These are read for each message: plain attributes cost least.
-        self.__dict__.update({name: base + key.name for name, key in _KEYS.items()})
+        self.base = base
 
     @property
     def scheduling(self) -> tuple[str, str, str]:
@@ -136,30 +136,30 @@ class RedisKeys:
     @property
     def own(self) -> tuple[str, ...]:
         """All keys that are not kombu's, except those of which there are several."""
-        return tuple(self._base + name for name in _TYPES)
+        return tuple(self.base + name for name in _TYPES)
 
     def archive(self, state: str) -> ArchiveKeys:
         """The keys of the messages in *state*, one of :data:`ARCHIVED`."""
         # That of failed tasks is older, and has no name behind it.
         index = state if state == FAILED else f"{state}:index"
         names = (f"{state}:{name}" for name in ArchiveKeys._fields[1:])
-        return ArchiveKeys(*(self._base + name for name in (index, *names)))
+        return ArchiveKeys(*(self.base + name for name in (index, *names)))
 
     def unused(self, becomes: str) -> list[str]:
         """Those of which this becomes when nobody uses the queue: :data:`STAYS` or :data:`GOES`."""
-        return [self._base + name for name in names_of(becomes)]
+        return [self.base + name for name in names_of(becomes)]
 
     def finished_sent(self, consumer: str) -> str:
         """Hash, ``number`` -> that of the latest lines that *consumer* has sent."""
-        return f"{self._base}finished:sent:{consumer}"
+        return f"{self.base}finished:sent:{consumer}"
 
     def turns(self, step: int) -> str:
         """Zset, key of a fair queue -> its next turn."""
-        return f"{self._base}turns:{step}"
+        return f"{self.base}turns:{step}"
 
     def key_list(self, step: int, key: str) -> str:
         """The list of ready messages of *key* in a fair queue, of priority *step*."""
-        return f"{self._base}{step or ''}:{key}"
+        return f"{self.base}{step or ''}:{key}"
 
     def ready_at(self, step: int) -> str:
         """The list of ready messages with priority *step*."""
@@ -167,11 +167,11 @@ class RedisKeys:
 
     def unacked(self, consumer: str) -> str:
         """Hash, delivery tag -> message: the unacked messages of *consumer*."""
-        return f"{self._base}unacked:{consumer}"
+        return f"{self.base}unacked:{consumer}"
 
     def claim(self, what: str) -> str:
         """Hash, ``by`` -> the worker that does *what*, so that no other worker does it."""
-        return f"{self._base}claim:{what}"
+        return f"{self.base}claim:{what}"
 
 
 _KEYS = {attribute: key for attribute, key in vars(RedisKeys).items() if isinstance(key, _Key)}

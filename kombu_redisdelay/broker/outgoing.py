@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from kombu_redisdelay import metrics
 from kombu_redisdelay.broker.fair_keys import KEY_HEADER, WEIGHT_HEADER, member_of
-from kombu_redisdelay.broker.members import with_own
+from kombu_redisdelay.broker.members import DUE, with_own
 from kombu_redisdelay.broker.message import (
     CONFLICT_HEADER,
     DELAY_HEADER,
@@ -174,6 +174,9 @@ class Outgoing:
     def text_of(self, message: Mapping[str, Any], when: Due | None, id: str) -> str:
         """How *message* is in Redis: this one, or the same with another *id* or time."""
         unique = None if self.unique is None else self.unique.member(id)
+        if DUE in message:
+            # Somebody publishes what was read from Redis.
+            message = {name: part for name, part in message.items() if name != DUE}
         return with_own(self.encode(message), deliverable_ms(when), self.key, unique)
 
 

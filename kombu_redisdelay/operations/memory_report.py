@@ -256,11 +256,11 @@ def fill_of(server: ServerFill) -> str:
 
 
 def _growth_of(server: ServerFill) -> Iterator[str]:
-    have = "has" if len(server.unknown) == 1 else "have"
+    have, queues = ("has", "queue") if len(server.unknown) == 1 else ("have", "queues")
     without = f"{first_of(server.unknown, MOST_UNKNOWN)}, which {have} no history of 15 minutes"
     if server.bytes_per_hour is None or server.measured is None:
         if server.unknown:
-            yield f"nobody knows when it is full, because of queue {without}"
+            yield f"nobody knows when it is full, because of {queues} {without}"
         return
     rate, over = f"{size(abs(server.bytes_per_hour))} an hour", f"measured over {span(server.measured)}"
     if round(server.bytes_per_hour) == 0:

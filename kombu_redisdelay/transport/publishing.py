@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kombu_redisdelay.broker.members import with_own
+from kombu_redisdelay.broker.members import DUE, with_own
 from kombu_redisdelay.broker.message import DELAY_HEADER, deliverable_ms, due, message_id
 from kombu_redisdelay.broker.outgoing import ASKING, Addressed, Outbox, Outgoing, has_times
 from kombu_redisdelay.broker.plan import Plan, plan
@@ -122,6 +122,8 @@ class PublishingChannel(DeclaringChannel):
         headers, properties, connection = message["headers"], message["properties"], self.connection
         store = self.store
         if queue in store.expires_ms or queue in connection.bounds.of or not ASKING.isdisjoint(headers or ()):
+            return False
+        if DUE in message:
             return False
         if "correlation_id" in properties and not (headers and "task" in headers):
             # An answer, which expires.

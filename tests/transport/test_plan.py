@@ -111,6 +111,23 @@ def test_nearly_all_go_by_one(site: Site, headers: dict[str, str], monkeypatch: 
     assert site.ready() + site.scheduled() == 1
 
 
+def test_few_keys_of_a_queue_are_made(site: Site) -> None:
+    """A process may publish to thousands of queues."""
+    channel = site.channel()
+    publish(channel, "m")
+    publish(channel, "m", headers={"eta": LATER})
+    made = [name for name, key in vars(channel.store.keys("q")).items() if str(key).startswith("redisdelay:")]
+    assert sorted(made) == ["base", "duplicates", "messages", "schedule", "wake"]
+
+
+def test_what_was_read_from_redis_has_one_time(site: Site) -> None:
+    channel = site.channel()
+    message = channel.prepare_message("m", properties={"delivery_info": {}})
+    channel.basic_publish({"redisdelay-due": 5, **message}, "", "q")
+    [payload] = site.redis.lrange("q", 0, -1)
+    assert payload.count(b"redisdelay-due") == 1
+
+
 class TestWhatItAssumed:
     """It changes between two publishes of a process that does nothing else."""
 
