@@ -113,10 +113,11 @@ def test_nearly_all_go_by_one(site: Site, headers: dict[str, str], monkeypatch: 
 
 def test_few_keys_of_a_queue_are_made(site: Site) -> None:
     """A process may publish to thousands of queues."""
-    channel = site.channel()
-    publish(channel, "m")
-    publish(channel, "m", headers={"eta": LATER})
-    made = [name for name, key in vars(channel.store.keys("q")).items() if str(key).startswith("redisdelay:")]
+    channel, queue = site.channel(), "used by this test only"
+    publish(channel, "m", queue=queue)
+    publish(channel, "m", queue=queue, headers={"eta": LATER})
+    keys = vars(channel.store.keys(queue))
+    made = [name for name, key in keys.items() if str(key).startswith("redisdelay:")]
     assert sorted(made) == ["base", "duplicates", "messages", "schedule", "wake"]
 
 
