@@ -24,6 +24,8 @@ SCHEME = "redisdelay-cluster"
 EXPECTED = "|".join(
     [
         LOST_CONNECTION,
+        # Of a server that starts again, with what it had.
+        "BusyLoadingError",
         "The lease of this consumer was lost",
         "Keys have vanished from Redis",
         "Listening at another server of the cluster",

@@ -117,7 +117,8 @@ def check_drawn(title: str, steps: list[Step]) -> None:
 @pytest.fixture
 def channel(site: Site) -> Any:
     channel = site.channel()
-    for queue in (Queue("q"), Queue("bound", Exchange("e"), "bound"), Queue("expiring", expires=3600)):
+    expiring = Queue("expiring", queue_arguments={"x-expires": 3_600_000})
+    for queue in (Queue("q"), Queue("bound", Exchange("e"), "bound"), expiring):
         queue(channel).declare()
     return channel
 
