@@ -28,7 +28,8 @@ pytestmark = [
 ]
 
 LATER = {"eta": "2099-01-01T00:00:00+00:00"}
-COUNT = 500
+#: Messages that are counted together, and how often: what a busy machine does meanwhile only adds calls.
+COUNT, TIMES = 160, 6
 
 #: Function calls for each message, all of them: of Python, kombu, redis-py and ours.
 CALLS = {"publish": 150, "publish for later": 175, "consume and ack": 183}
@@ -38,10 +39,13 @@ COMMANDS = {0: 9, 1: 12, 16: 27}
 
 
 def calls(do: Callable[[], object]) -> float:
-    """Function calls for each of :data:`COUNT` messages."""
-    profile = cProfile.Profile()
-    profile.runcall(do)
-    return float(pstats.Stats(profile).total_calls) / COUNT  # type: ignore[attr-defined]
+    """Function calls for each of :data:`COUNT` messages, the least of :data:`TIMES` times."""
+    totals = []
+    for _ in range(TIMES):
+        profile = cProfile.Profile()
+        profile.runcall(do)
+        totals.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    return float(min(totals)) / COUNT
 
 
 @pytest.fixture
@@ -67,7 +71,8 @@ def test_publishing(producer: Any, what: str, headers: dict[str, str]) -> None:
 def test_consuming(site: Site, producer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a slow machine, the reply to each ack would be read by itself.
     monkeypatch.setattr(line, "READ_AFTER", 60.0)
-    publish(producer, {})
+    for _ in range(TIMES + 1):
+        publish(producer, {})
     connection, got = site.connect(), 0
 
     def receive(body: object, message: Any) -> None:
@@ -76,14 +81,15 @@ def test_consuming(site: Site, producer: Any, monkeypatch: pytest.MonkeyPatch) -
         message.ack()
 
     def consume() -> None:
-        while got <= COUNT:
+        until = got + COUNT
+        while got < until:
             connection.drain_events(timeout=10)
 
     channel, queues = connection.channel(), [Queue("q")]
     with Consumer(channel, queues, callbacks=[receive], accept=["json"], prefetch_count=16):
         connection.drain_events(timeout=10)
         found = calls(consume)
-    assert got == COUNT + 1
+    assert got == TIMES * COUNT + 1
     assert found <= CALLS["consume and ack"]
 
 
