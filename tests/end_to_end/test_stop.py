@@ -81,8 +81,12 @@ def _unread(pid: int) -> int:
     return found
 
 
-def _stopped_process(worker: CeleryWorker) -> int:
-    """Stop the process of the pool. The worker has read all that it has said: what is unread then is new."""
+def _stopped_process(site: Installation, worker: CeleryWorker) -> int:
+    """Stop the process of the pool, which has run a task: before it has said that it is there, the worker
+    gives it none. The worker has read all that it has said: what is unread then is new."""
+    site.producer().send_task("work", ["first"])
+    site.wait_ended(["first"])
+    wait_until(lambda: site.unacked() == 0, 20, "the ack")
     [process] = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
     os.kill(process, signal.SIGSTOP)
     wait_until(lambda: not _unread(process), 20, "that the worker has read all")
@@ -103,7 +107,7 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
     """The worker hears of it all the same, so that it does not run again."""
     worker = site.worker(pool="prefork", concurrency=1, expected=LOST_CONNECTION)
     producer = site.producer()
-    process = _stopped_process(worker)
+    process = _stopped_process(site, worker)
     producer.send_task(task, ["got"])
     wait_until(lambda: _unread(process) > _HEADER, 20, "that the process has it")
     began = time.monotonic()
@@ -120,7 +124,7 @@ def test_a_task_that_a_pool_process_has_got_and_not_begun(site: Installation, ta
         assert (site.unacked(), site.ready()) == (1, 0)
     os.kill(process, signal.SIGCONT)
     # Celery waits for 30 seconds for a process of which it hears nothing.
-    wait_until(lambda: site.ledger.ended() == ["got"] and site.unacked() == 0, 10, "the ack")
+    wait_until(lambda: site.ledger.ended() == ["first", "got"] and site.unacked() == 0, 10, "the ack")
     if harm == "SIGTERM":
         wait_until(lambda: not worker.running, 10, "its end")
     else:
@@ -137,7 +141,7 @@ def test_a_task_that_has_ended_and_of_which_the_worker_has_not_heard(
     """Its process has ended, too. The worker, which was busy, sees first that its connection is lost."""
     worker = site.worker(pool="prefork", concurrency=1, expected=f"{LOST_CONNECTION}|exited with")
     producer = site.producer()
-    process = _stopped_process(worker)
+    process = _stopped_process(site, worker)
     gate = tmp_path / "gate"
     producer.send_task(task, ["ended"], kwargs={"gate": str(gate)})
     wait_until(lambda: _unread(process) > _HEADER, 20, "that the process has it")
