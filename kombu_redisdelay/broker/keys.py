@@ -174,12 +174,12 @@ class RedisKeys:
         return f"{self.base}claim:{what}"
 
 
-_KEYS = {attribute: key for attribute, key in vars(RedisKeys).items() if isinstance(key, _Key)}
+_KEYS = tuple(key for key in vars(RedisKeys).values() if isinstance(key, _Key))
 
 
 def names_of(unused: str) -> list[str]:
     """The names of the keys of which this becomes when nobody uses their queue."""
-    return [key.name for key in _KEYS.values() if key.unused == unused]
+    return [key.name for key in _KEYS if key.unused == unused]
 
 
 @lru_cache(maxsize=4096)
