@@ -49,6 +49,13 @@ def maintain(rig: Rig) -> None:
     finish(keeping.trim(rig.store, Options(), ["q"]))
 
 
+def fill_and_lose(rig: Rig, state: str, part: str, is_maintained: bool) -> None:
+    fill(rig)
+    lose(rig, state, part)
+    if is_maintained:
+        maintain(rig)
+
+
 def read(rig: Rig, state: str) -> list[Archived]:
     """All, after looking that each way to read them tells of the same ones."""
     archive, everything = Archive(rig.store, state), Part(None, None)
@@ -105,10 +112,7 @@ def test_what_comes_is_kept_and_found(rig: Rig, state: str, part: str) -> None:
 @LOST
 @pytest.mark.parametrize("is_maintained", [False, True], ids=["at once", "later"])
 def test_it_is_taken_out(rig: Rig, state: str, part: str, is_maintained: bool) -> None:
-    fill(rig)
-    lose(rig, state, part)
-    if is_maintained:
-        maintain(rig)
+    fill_and_lose(rig, state, part, is_maintained)
     archive, without = Archive(rig.store, state), list[str]()
     found = read(rig, state)
     done = list(archive.take_out("q", REQUEUE, found, stays=lambda task, holder: without.append(task.id)))
@@ -126,10 +130,7 @@ def test_it_is_taken_out(rig: Rig, state: str, part: str, is_maintained: bool) -
 @pytest.mark.parametrize("is_maintained", [False, True], ids=["at once", "later"])
 def test_it_is_cleared(rig: Rig, state: str, part: str, is_maintained: bool) -> None:
     """But for those that have returned: these are removed one by one."""
-    fill(rig)
-    lose(rig, state, part)
-    if is_maintained:
-        maintain(rig)
+    fill_and_lose(rig, state, part, is_maintained)
     cleared = Archive(rig.store, state).clear("q")
     is_returned_known = state == FAILED and (part != "heads" or not is_maintained)
     if is_returned_known:
