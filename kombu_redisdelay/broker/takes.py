@@ -48,8 +48,11 @@ logger = logging.getLogger(__name__)
 #: A take works on no more queues than this, as take.lua says.
 QUEUES_PER_TAKE = 16
 
-#: How many ARGV of take.lua change with each call. They stand first.
-CHANGING = 7
+#: The ARGV of take.lua that change with each call. They stand first, in this order.
+CHANGING = (
+    *("limit", "migrate_limit", "first_tag", "is_repeated", "look_from"),
+    *("polled_indices", "known_tasks"),
+)
 
 #: This number of peeks looks at all schedules.
 PEEKS = 3
@@ -228,7 +231,8 @@ class Takes:
         self._clock.set(now_us)
         polled = roster.queues if request.polled is None else request.polled
         if missing:
-            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, polled)
+            names = ", ".join(map(repr, polled))
+            logger.error("Skipped %d scheduled id(s) of queues %s that had no message", missing, names)
         deliveries = []
         # The script numbers the messages from the first tag on, in the same order.
         for tag, queue, stored in zip(count(self._first_tag), roster.at(indices), messages):
@@ -293,7 +297,7 @@ class Takes:
         about = request.in_turn, request.polls_again, queue_options
         usual = self._usual_of.get(about)
         if usual is None:
-            arguments = tuple(self._arguments(request, queue_options)[CHANGING:])
+            arguments = tuple(self._arguments(request, queue_options)[len(CHANGING) :])
             self._usual_of = {about: (usual := packed(unpacked(arguments)))}
         return usual
 
@@ -301,7 +305,7 @@ class Takes:
         """ARGV of take.lua, without those that change with each call."""
         return TAKE.arguments(
             self._store.steps,
-            **dict.fromkeys(TAKE.names[:CHANGING], ""),
+            **dict.fromkeys(CHANGING, ""),
             byte_limit=BYTES_PER_CALL,
             consumer=self._consumer,
             lease_ms=self._lease.lease_ms,

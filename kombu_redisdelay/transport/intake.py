@@ -497,7 +497,12 @@ class Intake:
     def _messages(self, deliveries: Sequence[Delivery], now_ms: float) -> list[Received]:
         channel = self._channel
         message_of = partial(channel.Message, channel=channel)
-        received = receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
+        try:
+            received = receive(deliveries, now_ms, channel.consumer, message_of, self.settle_in_time)
+        except Exception:
+            # Of a signal handler. Nobody has seen these messages.
+            channel.consumer.put_back(deliveries)
+            raise
         for index, (delivery, message, lost, _) in enumerate(received):
             if lost and delivery.needs_ack and 0 < channel.options.isolated_after <= lost:
                 channel.qos.report_isolated(delivery.queue, message, lost)

@@ -146,12 +146,17 @@ def receive(
             counts[queue] = counts[queue] + 1 if queue in counts else 1
         except _NotDue as exc:
             early.append((delivery, exc.message_id, exc.due_ms))
-        except MalformedMessage as exc:
-            malformed.append((delivery, printable(cut(str(exc)))))
         except Exception as exc:
-            # An unforeseen error. The other messages of this take must be delivered.
-            logger.exception("An entry of queue %r cannot be read", delivery.queue)
-            malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
+            if _can_be_read(delivery, message_of):
+                # It was not about the message. A signal handler may raise at any place, as that of Celery's
+                # soft time limit does in a task that takes a message.
+                raise exc.__cause__ or exc from None
+            if isinstance(exc, MalformedMessage):
+                malformed.append((delivery, printable(cut(str(exc)))))
+            else:
+                # An unforeseen error. The other messages of this take must be delivered.
+                logger.exception("An entry of queue %r cannot be read", delivery.queue)
+                malformed.append((delivery, f"it cannot be read: {in_a_line(exc)}"))
     for queue, count in counts.items():
         metrics.delivered(queue, count)
     if early:
@@ -230,6 +235,15 @@ def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageO
     if was_scheduled:
         metrics.late(delivery.queue, (now_ms - at_ms) / 1000)
     return Received(delivery, message, members.lost)
+
+
+def _can_be_read(delivery: Delivery, message_of: MessageOf) -> bool:
+    try:
+        payload, _, _ = opened(_decoded(delivery.payload))
+        _to_message({**payload, "properties": {**payload["properties"], "delivery_tag": ""}}, message_of)
+    except Exception:
+        return False
+    return True
 
 
 def _warn_of_key(headers: dict[str, Any], queue: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kombu_redisdelay.broker.delivery import Request
 from kombu_redisdelay.broker.server.scripts import TAKE
 from kombu_redisdelay.broker.server.wire import unpacked
+from kombu_redisdelay.broker.takes import CHANGING
 from tests.broker.rig import Rig
 from tests.environments import examples
 
@@ -152,3 +153,7 @@ def test_nearly_all_takes_are_plain(rig: Rig, count: int) -> None:
     take.queues = queues
     _, _, keys, *rest = unpacked(take.ask_for(Request(take.queues, 10)))
     assert rig.client.eval(PLAIN, int(keys), *rest) is not None
+
+
+def test_what_changes_with_each_take_stands_first() -> None:
+    assert TAKE.names[: len(CHANGING)] == CHANGING

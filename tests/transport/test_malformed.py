@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu.entity import Exchange, Queue
 from kombu.messaging import Consumer
+from kombu.transport import virtual
 
 from kombu_redisdelay.broker import message as broker_message
 from kombu_redisdelay.broker.keys import redis_keys
@@ -262,14 +265,14 @@ def test_a_member_of_ours_that_is_too_long_for_a_number(bench: Bench, name: str)
 def test_an_error_that_nobody_has_foreseen_keeps_no_other_message(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened, fail = broker_message.opened, iter([False, True])
+    opened = broker_message.opened
 
-    def fails_once(payload: object) -> Any:
-        if next(fail, False):
+    def fails(payload: Any) -> Any:
+        if payload["body"] == b64encode(b"b").decode():
             raise OverflowError("too large")
         return opened(payload)
 
-    monkeypatch.setattr(receiving, "opened", fails_once)
+    monkeypatch.setattr(receiving, "opened", fails)
     channel = site.channel()
     publish(channel, "a", "b", "c")
     inbox = Inbox(channel)
@@ -279,6 +282,44 @@ def test_an_error_that_nobody_has_foreseen_keeps_no_other_message(
     assert b"it cannot be read: OverflowError: too large" in letter
     assert site.unacked() == 2
     assert "An entry of queue 'q' cannot be read" in caplog.text
+
+
+class SoftTimeLimit(Exception):
+    pass
+
+
+class _Interrupted:
+    """Decodes a body. The first time, a signal comes meanwhile."""
+
+    def __init__(self) -> None:
+        self._is_first = True
+
+    def decode(self, body: str) -> bytes:
+        if self._is_first:
+            self._is_first = False
+            signal.raise_signal(signal.SIGALRM)
+        return b64decode(body)
+
+
+def test_an_exception_of_a_signal_handler_is_not_about_the_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery's soft time limit, while a task takes a message."""
+
+    def interrupt(*_: object) -> None:
+        raise SoftTimeLimit
+
+    channel = site.channel()
+    publish(channel, "a")
+    monkeypatch.setitem(virtual.Channel.codecs, "base64", _Interrupted())
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(SoftTimeLimit):
+            channel.basic_get("q")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert site.dead() == []
+    assert (site.unacked(), site.ready()) == (0, 1)
 
 
 def test_a_consumer_that_is_none(site: Site) -> None:
