@@ -18,7 +18,7 @@ from kombu_redisdelay.refusals import refusal_of
 from kombu_redisdelay.transport.consumed_queues import ConsumedQueues
 from kombu_redisdelay.transport.receive import Received, receive
 from kombu_redisdelay.transport.refused import Asked, Call, Refused, served
-from kombu_redisdelay.transport.slot_fetcher import SlotFetcher
+from kombu_redisdelay.transport.slot_fetcher import LONGEST_PAUSE, PAUSE, SlotFetcher
 from kombu_redisdelay.transport.tasks import is_exit
 from kombu_redisdelay.transport.upstream import note_end_of_the_loop
 
@@ -55,9 +55,11 @@ class Intake:
     Attributes:
         consumed: the queues that the channel consumes from.
         refused: what the servers refuse to the channel; ``None`` in a program that is no Celery worker.
+        pool: that of Celery's worker, for whose tasks the messages are; ``None`` in another program.
     """
 
     refused: Refused | None = None
+    pool: Any = None
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -256,13 +258,15 @@ class Intake:
         return max(0, min(max_batch, room - len(self._taken) - reserved))
 
     def is_patient(self, fetcher: SlotFetcher) -> bool:
-        """Whether *fetcher* waits until there is room for more messages, for
-        :data:`~kombu_redisdelay.transport.slot_fetcher.PAUSE` at most. A take of one message costs about as
-        much as a take of ten."""
+        """Whether *fetcher* waits until there is room for more messages. A take of one message costs about as
+        much as a take of ten. No place of a worker's pool is idle for it: less than half of what may be held
+        is free, and the other half is enough for all places."""
         if not fetcher.expects_more or self.is_told_by_application:
             return False
-        half = min(self._channel.qos.prefetch_count, self._channel.options.max_batch) / 2
-        return self.credit() < half and fetcher.has_just_asked
+        held, room = self._channel.qos.prefetch_count, self.credit()
+        places = self.pool and self.pool.num_processes
+        longest = LONGEST_PAUSE if places and held >= 2 * places else PAUSE
+        return room < min(held, self._channel.options.max_batch) / 2 and fetcher.pauses(room, longest)
 
     def has_no_room(self, fetcher: SlotFetcher) -> bool:
         """Whether *fetcher* knows of more messages, and others have asked for all that may be held. Their

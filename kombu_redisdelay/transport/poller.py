@@ -74,7 +74,8 @@ class Poller(redis.MultiChannelPoller):
         self.on_tick: set[Any] = set()
         self._alarms: dict[Channel, Alarm] = {}
         self._had_alarm = False
-        self._is_pausing = False
+        #: Whether a timer is running that ends a pause, and whether a fetcher waits for that.
+        self._is_pausing = self._is_patient = False
         #: Channels that are not done with maintaining their queues. A timer of the event loop continues it.
         self._looking_after: set[Channel] = set()
         self._is_busy = False
@@ -194,7 +195,7 @@ class Poller(redis.MultiChannelPoller):
         self._be_wakeable()
         # Before looking for room: what makes room after that ends the poll.
         self._is_short_of_room = True
-        is_short = self._may_miss_room = False
+        is_short = self._may_miss_room = self._is_patient = False
         for channel in list(self._channels):
             channel.check()
             if channel.active_queues:
@@ -328,8 +329,9 @@ class Poller(redis.MultiChannelPoller):
         intake = channel.intake
         if not self._in_protected_read:
             # Only wait for more room while a timer is running that ends the wait. Nothing else may wake us.
-            is_patient = self._is_pausing and intake.is_patient(fetcher)
-            if fetcher.is_waiting or not (is_patient or intake.has_no_room(fetcher)):
+            if not fetcher.is_waiting and self._is_pausing and intake.is_patient(fetcher):
+                self._is_patient = True
+            elif fetcher.is_waiting or not intake.has_no_room(fetcher):
                 self._poll(channel, fetcher)
         else:
             # drain_events may block, so a take can wait for its reply. Messages are likely to be there.
@@ -351,9 +353,7 @@ class Poller(redis.MultiChannelPoller):
         if not self._in_protected_read:
             self._deliver(channel)
             if channel.intake.expects_more and not self._is_pausing:
-                # Another turn of the event loop asks for more messages. This timer causes it.
-                self._is_pausing = True
-                self.hub.call_later(PAUSE, self._after_pause)
+                self._pause()
 
     def _deliver(self, channel: Channel) -> None:
         """Deliver the messages that were taken, on the event loop.
@@ -370,6 +370,13 @@ class Poller(redis.MultiChannelPoller):
 
     def _after_pause(self) -> None:
         self._is_pausing = False
+        if self._is_patient:
+            self._pause()
+
+    def _pause(self) -> None:
+        """See to another turn of the event loop, which asks for more messages."""
+        self._is_pausing = True
+        self.hub.call_later(PAUSE, self._after_pause)
 
     def _deliver_one(self) -> bool:
         """Deliver one message that was taken, of the channel whose last turn was the longest ago."""

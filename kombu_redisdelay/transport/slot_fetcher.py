@@ -21,6 +21,9 @@ from kombu_redisdelay.transport.consumed_queues import ConsumedQueues, PolledQue
 #: Seconds to wait after a request, if the next one would be for less than half of what may be held.
 PAUSE = 0.001
 
+#: How long a fetcher of a busy worker pauses at most, pause by pause, while each of them brings more room.
+LONGEST_PAUSE = 0.01
+
 #: A token that comes within this number of seconds may have been there before.
 AT_ONCE = 0.002
 
@@ -82,6 +85,9 @@ class SlotFetcher:
         self._was_overdue = False
         self.was_refused_to_wait = False
         self._requested_at = float("-inf")
+        #: Until when it pauses, seconds of the monotonic clock; and the room that there was before.
+        self._pauses_until = float("-inf")
+        self._room_before = 0
         self._rested_since = float("-inf")
         #: Until when nothing is asked, seconds of the monotonic clock.
         self._rests_until = float("-inf")
@@ -132,10 +138,16 @@ class SlotFetcher:
         """Whether any queue is known to have something ready."""
         return bool(self._polled)
 
-    @property
-    def has_just_asked(self) -> bool:
-        """Whether the latest request was made less than :data:`PAUSE` ago."""
-        return monotonic() - self._requested_at < PAUSE
+    def pauses(self, room: int, longest: float) -> bool:
+        """Whether the next request waits until there is more *room*: for :data:`PAUSE` after the latest one,
+        and again as long as each pause has brought some, but not for more than *longest* seconds."""
+        now = monotonic()
+        if now < self._pauses_until:
+            return True
+        if room <= self._room_before or now - self._requested_at >= longest:
+            return False
+        self._room_before, self._pauses_until = room, now + PAUSE
+        return True
 
     @property
     def is_resting(self) -> bool:
@@ -298,6 +310,7 @@ class SlotFetcher:
 
     def _request(self, credit: Credit, also_woken: bool = True) -> Request:
         self._requested_at = monotonic()
+        self._pauses_until, self._room_before = self._requested_at + PAUSE, 0
         queues, consumed, in_turn = self.queues, self._consumed, self._in_turn
         if self._polled.needs_look(queues):
             with self._takes.server.hurrying():

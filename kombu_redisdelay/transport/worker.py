@@ -219,8 +219,10 @@ def _create_task_handler(create: Callable[..., Any], self: Any, *args: Any, **kw
 
     handler = create(self, *args, **kwargs)
     channel = getattr(self.task_consumer, "channel", None)
-    if isinstance(channel, Channel) and channel.options.unknown_task_wait is not None:
-        channel.intake.consumed.known_tasks = self.strategies
+    if isinstance(channel, Channel):
+        channel.intake.pool = self.pool
+        if channel.options.unknown_task_wait is not None:
+            channel.intake.consumed.known_tasks = self.strategies
     if not _mark(self.connection):
         return handler
 
