@@ -214,11 +214,9 @@ else:
             self.ran, self.waited = TASK_RUN.labels(task).observe, TASK_WAIT.labels(task).observe
             self.outcomes: dict[str, Callable[[], None]] = {}
 
-        def count(self, outcome: str) -> None:
-            count = self.outcomes.get(outcome)
-            if count is None:
-                count = self.outcomes[outcome] = TASKS_ENDED.labels(self.task, outcome).inc
-            count()
+        def counter(self, outcome: str) -> Callable[[], None]:
+            self.outcomes[outcome] = count = TASKS_ENDED.labels(self.task, outcome).inc
+            return count
 
     _tasks: dict[str, _OfTask] = {}
     _errors: set[tuple[str, str]] = set()
@@ -228,7 +226,7 @@ else:
         if its is None:
             label = task if len(_tasks) < MOST_TASKS else OTHER
             its = _tasks.get(label) or _tasks.setdefault(label, _OfTask(label))
-        its.count(outcome)
+        (its.outcomes.get(outcome) or its.counter(outcome))()
         if ran is not None:
             its.ran(ran)
         if waited is not None:

@@ -155,6 +155,12 @@ class Intake:
             mover.queues = self._with_acks
             mover.leave_it(seconds)
 
+    def attend_nothing(self) -> None:
+        """Tell the mover that messages are about to be delivered: the fetchers do nothing until that is done.
+        In a solo worker, a delivery runs the task."""
+        if self._channel.mover is not None:
+            self._channel.mover.leave_it(0.0)
+
     def next_due(self) -> float | None:
         """Seconds until the next message is due, ``None`` if none is scheduled."""
         each = [due for fetcher in self._fetchers.values() if (due := fetcher.next_due()) is not None]
@@ -325,9 +331,6 @@ class Intake:
         waiting, consumed = self._taken.popleft(), self.consumed
         delivery = waiting.delivery
         self._hold(waiting, delivery.queue in consumed.no_ack)
-        if self._channel.mover is not None:
-            # Until the fetchers ask again. In a solo worker, the callback runs the task.
-            self._channel.mover.leave_it(0.0)
         try:
             consumed.callbacks[delivery.queue](waiting.message)
         except BaseException as exc:

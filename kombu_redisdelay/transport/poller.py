@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Seconds that a poll may take too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
+#: Seconds between two checks that the servers still answer, at least.
+CHECK_EVERY = 0.01
+
 #: Seconds that a wait may take too long. Redis answers up to 100 ms late, and machines are busy.
 WAIT_SLACK = 0.2
 
@@ -79,6 +82,7 @@ class Poller(redis.MultiChannelPoller):
         #: Channels that are not done with maintaining their queues. A timer of the event loop continues it.
         self._looking_after: set[Channel] = set()
         self._is_busy = False
+        self._checked_at = float("-inf")
         self._turns: list[Channel] = []
         self._waker: Waker | None = None
         #: What polls the waker: the event loop, or `poller`.
@@ -196,8 +200,13 @@ class Poller(redis.MultiChannelPoller):
         # Before looking for room: what makes room after that ends the poll.
         self._is_short_of_room = True
         is_short = self._may_miss_room = self._is_patient = False
+        now = monotonic()
+        is_time_to_check = now - self._checked_at >= CHECK_EVERY
+        if is_time_to_check:
+            self._checked_at = now
         for channel in list(self._channels):
-            channel.check()
+            if is_time_to_check:
+                channel.check()
             if channel.active_queues:
                 if channel not in self._looking_after:
                     self._look_after_queues(channel)
@@ -360,9 +369,13 @@ class Poller(redis.MultiChannelPoller):
 
         In a solo worker, a delivery runs the task. Before the next one, Celery must see that it is to end.
         """
+        intake = channel.intake
+        if not intake.can_deliver:
+            return
+        intake.attend_nothing()
         until = monotonic() + LONGEST_TURN
-        while channel.intake.can_deliver and not self._is_over:
-            channel.intake.deliver_one()
+        while intake.can_deliver and not self._is_over:
+            intake.deliver_one()
             if monotonic() > until:
                 # The next turn delivers the rest, at once.
                 self._wake()
@@ -385,6 +398,7 @@ class Poller(redis.MultiChannelPoller):
                 if len(self._turns) > 1:
                     self._turns.remove(channel)
                     self._turns.append(channel)
+                channel.intake.attend_nothing()
                 channel.intake.deliver_one()
                 return True
         return False

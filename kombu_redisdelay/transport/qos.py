@@ -92,10 +92,9 @@ class QoS(virtual.QoS):
         return bool(super().can_consume())
 
     def ack(self, delivery_tag: str) -> None:
-        queue = self._queues.get(delivery_tag)
         try:
-            if queue is not None:
-                self._ack(queue, delivery_tag)
+            if delivery_tag in self._queues:
+                self.write_ack(delivery_tag)
         finally:
             # Also if a time limit of gevent interrupts this: the consumer keeps the ack, and will send it.
             self._forget(delivery_tag)
@@ -104,10 +103,8 @@ class QoS(virtual.QoS):
         """Write the ack of a message, which keeps its place among those that the channel may hold until
         :meth:`ack` is called, too."""
         queue = self._queues.pop(delivery_tag, None)
-        if queue is not None:
-            self._ack(queue, delivery_tag)
-
-    def _ack(self, queue: str, delivery_tag: str) -> None:
+        if queue is None:
+            return
         failure = self.failures.pop(delivery_tag, None) if self.failures else None
         if failure is None:
             self.channel.consumer.ack(queue, delivery_tag)

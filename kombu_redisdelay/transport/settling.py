@@ -93,7 +93,7 @@ def _ack(consumer: Any, message: virtual.Message, ack: Settle, *args: Any) -> No
     if is_loop and consumer.hub is not None:
         # Celery changes its prefetch count in the loop, too. There would be room for one message too many if
         # the place of this one was free before that.
-        _try(message, message.channel.qos.write_ack, message.delivery_tag)
+        _now(message, message.channel.qos.write_ack, message.delivery_tag)
         consumer.call_soon(_now, message, ack, *args)
         return
     is_now = False
@@ -122,11 +122,8 @@ def _is_loop(message: virtual.Message) -> bool:
 
 
 def _now(message: virtual.Message, settle: Settle, *args: Any) -> None:
-    if not message.acknowledged:
-        _try(message, settle, *args)
-
-
-def _try(message: virtual.Message, settle: Settle, *args: Any) -> None:
+    if message.acknowledged:
+        return
     try:
         settle(*args)
     except Exception:

@@ -14,7 +14,7 @@ from tools.harness.redis_server import HOST
 #: What a worker logs when a connection is lost. kombu meets an IndexError whenever it opens a channel, and
 #: a traceback of what then went wrong shows it.
 LOST_CONNECTION = (
-    r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect|\.Unreachable"
+    r"Traceback|Connect\w*Error|TimeoutError|BrokenPipeError|_SocketError|Cannot connect|\bUnreachable"
     r"|renew the lease|ack was not confirmed|IndexError: pop from empty list"
 )
 

@@ -38,6 +38,13 @@ def cancel_all(viewer: Viewer) -> Page:
     return viewer.press("Cancel all")
 
 
+def when_held_back(viewer: Viewer) -> str:
+    """Wait until the first step is done, which :func:`held_back` waits behind. Returns the address."""
+    address = address_of(viewer)
+    wait_until(lambda: "200 of 700 messages" in viewer.open(address).text, 20, "that it is so far")
+    return address
+
+
 def when_over(viewer: Viewer, address: str) -> Page:
     wait_until(lambda: "Stop" not in viewer.open(address).buttons, 20, "that it is over")
     return viewer.at
@@ -70,8 +77,7 @@ def test_a_page_shows_how_far_it_is(viewer: Viewer, many: None, held_back: Event
     page = cancel_all(viewer)
     assert page.heading == "Cancel 700 scheduled messages of all queues, of the task shop.*"
     assert "Only those that are due before 2999-01-01 00:00:00 UTC." in page.text
-    address = address_of(viewer)
-    wait_until(lambda: "200 of 700 messages" in viewer.open(address).text, 20, "that it is so far")
+    address = when_held_back(viewer)
     assert "Asked for by anybody" in viewer.at.text
     assert 'http-equiv="refresh"' in viewer.at.source
     held_back.set()
@@ -87,8 +93,8 @@ def test_it_can_be_stopped(
 ) -> None:
     caplog.set_level(logging.INFO, "kombu_redisdelay.web")
     cancel_all(viewer)
+    address = when_held_back(viewer)
     assert "It stops after the step" in viewer.press("Stop").text
-    address = address_of(viewer)
     held_back.set()
     wait_until(lambda: "Stopped by anybody after 200 messages." in viewer.open(address).text, 20, "the end")
     assert viewer.app.state.site.messages.count(Selection(state="scheduled")) == MESSAGES - 200
@@ -114,8 +120,7 @@ def test_what_ends_soon_is_not_remembered(viewer: Viewer, site: Site) -> None:
 
 def test_what_fails_later_is_said(viewer: Viewer, site: Site, many: None, held_back: Event) -> None:
     cancel_all(viewer)
-    address = address_of(viewer)
-    wait_until(lambda: "200 of" in viewer.open(address).text, 20, "that it has begun")
+    address = when_held_back(viewer)
     site.redis.config_set("requirepass", "secret")
     try:
         site.redis.client_kill_filter(_type="normal", skipme=True)
@@ -147,6 +152,7 @@ def test_it_stops_with_the_page(
     viewer = Viewer(site.app)
     with TestClient(viewer.app) as viewer.client:
         cancel_all(viewer)
+        when_held_back(viewer)
         [work] = viewer.app.state.site.works._works.values()
         # The page asks for the end before the next step.
         stop = work.stop

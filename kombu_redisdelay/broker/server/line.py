@@ -332,7 +332,8 @@ class Line:
             self._make_ready()
             if self._unconfirmed:
                 self._write_acks()
-            self._send(pieces, self._written)
+            # As for acks, no health check while replies are unread.
+            self.connection.send_packed_command(pieces, check_health=not self._written)
             if self._written:
                 self._read_acks()
             else:
@@ -406,7 +407,8 @@ class Line:
         else:
             acks = islice(self._unconfirmed, unread, None)
             pieces = _pieces([self._to_send(ack) for ack in acks])
-        self._send(pieces, unread)
+        # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
+        self.connection.send_packed_command(pieces, check_health=not unread)
 
     def _to_send(self, ack: Ack) -> Command:
         """The command of *ack*. The first one over a connection has the text of its script: the server may
@@ -421,10 +423,6 @@ class Line:
             return ack.command
         known.add(digest)
         return ack.in_full
-
-    def _send(self, pieces: list[bytes], unread: int) -> None:
-        # While replies to acks are unread, redis-py's health check would mistake one for that to its PING.
-        self.connection.send_packed_command(pieces, check_health=not unread)
 
     def _read_acks(self, *, wait: bool = True) -> list[ResponseError]:
         """Read the replies to acks that were written. Without *wait*, read only those that have come. Returns
