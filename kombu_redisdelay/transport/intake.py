@@ -269,10 +269,11 @@ class Intake:
         is free, and the other half is enough for all places."""
         if not fetcher.expects_more or self.is_told_by_application:
             return False
-        held, room = self._channel.qos.prefetch_count, self.credit()
-        places = self.pool and self.pool.num_processes
-        longest = LONGEST_PAUSE if places and held >= 2 * places else PAUSE
-        return room < min(held, self._channel.options.max_batch) / 2 and fetcher.pauses(room, longest)
+        prefetch_count, room = self._channel.qos.prefetch_count, self.credit()
+        processes = self.pool and self.pool.num_processes
+        longest = LONGEST_PAUSE if processes and prefetch_count >= 2 * processes else PAUSE
+        half = min(prefetch_count, self._channel.options.max_batch) / 2
+        return room < half and fetcher.pauses(room, longest)
 
     def has_no_room(self, fetcher: SlotFetcher) -> bool:
         """Whether *fetcher* knows of more messages, and others have asked for all that may be held. Their
