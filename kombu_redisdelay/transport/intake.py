@@ -63,7 +63,7 @@ class Intake:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._is_served = self._has_waited = False
+        self._is_served = self._has_waited = self._attends = False
         #: What a server has refused to settle, and is tried again.
         self._unsettled: list[Callable[[], object]] = []
         self.consumed = ConsumedQueues()
@@ -137,6 +137,14 @@ class Intake:
         return [*in_order, *(fetcher for fetcher in fetchers if fetcher not in in_order)]
 
     @property
+    def has_asked(self) -> bool:
+        """Whether all fetchers wait for answers, and the mover was told so: there is nothing to ask."""
+        for fetcher in self.fetchers:
+            if not fetcher.is_waiting:
+                return False
+        return self._attends
+
+    @property
     def expects_more(self) -> bool:
         """Whether more messages are ready, or it is not known whether there are any."""
         return any(fetcher.expects_more for fetcher in self.fetchers)
@@ -151,6 +159,7 @@ class Intake:
         """Tell the mover that the fetchers move what is due for this number of *seconds*. With 0, they do
         not."""
         mover = self._channel.mover
+        self._attends = seconds > 0
         if mover is not None:
             mover.queues = self._with_acks
             mover.leave_it(seconds)
@@ -158,6 +167,7 @@ class Intake:
     def attend_nothing(self) -> None:
         """Tell the mover that messages are about to be delivered: the fetchers do nothing until that is done.
         In a solo worker, a delivery runs the task."""
+        self._attends = False
         if self._channel.mover is not None:
             self._channel.mover.leave_it(0.0)
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 #: Seconds that a poll may take too long: epoll counts in milliseconds and rounds up.
 POLL_SLACK = 0.001
 
-#: Seconds between two checks that the servers still answer, at least.
+#: Seconds between two looks of the event loop at the servers and the queues, at least: whether the ones still
+#: answer, and whether the others are to be maintained.
 CHECK_EVERY = 0.01
 
 #: Seconds that a wait may take too long. Redis answers up to 100 ms late, and machines are busy.
@@ -208,11 +209,14 @@ class Poller(redis.MultiChannelPoller):
             if is_time_to_check:
                 channel.check()
             if channel.active_queues:
-                if channel not in self._looking_after:
+                if (is_time_to_check or self._in_protected_read) and channel not in self._looking_after:
                     self._look_after_queues(channel)
-                if not self._in_protected_read:
+                if self._in_protected_read:
+                    self._ask(channel)
+                else:
                     self._deliver(channel)
-                self._ask(channel)
+                    if not channel.intake.has_asked:
+                        self._ask(channel)
                 if not channel.qos.can_consume():
                     is_short = True
                     self._may_miss_room |= channel.intake.is_told_by_application
