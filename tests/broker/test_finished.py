@@ -79,7 +79,7 @@ def test_what_is_sent_again_comes_once(rig: Rig) -> None:
             end(rig, consumer, name)
             consumer.finishing.send()
     # Redis has read them before it answers another one.
-    wait_until(lambda: len(ids(rig)) == 4, 10, "all lines")
+    wait_until(lambda: len(ids(rig)) == 4, 30, "all lines")
     for consumer in (me, other):
         line_of(consumer, QUEUE).disconnect()
         consumer.confirm_acks()
@@ -106,14 +106,14 @@ def test_they_are_sent_together_and_soon(rig: Rig, monkeypatch: pytest.MonkeyPat
     me = keeping(rig)
     names = [f"{number:03}" for number in range(TOGETHER)]
     end(rig, me, *names)
-    wait_until(lambda: ids(rig) == names, 10, "that many are sent at once")
+    wait_until(lambda: ids(rig) == names, 30, "that many are sent at once")
     monkeypatch.setattr(finished, "SEND_AFTER", 0.05)
     end(rig, me, "few")
     # The thread may still wait as it did before.
     end(rig, me, *names)
-    wait_until(lambda: len(ids(rig)) == 2 * TOGETHER + 1, 10, "the next ones")
+    wait_until(lambda: len(ids(rig)) == 2 * TOGETHER + 1, 30, "the next ones")
     end(rig, me, "last")
-    wait_until(lambda: ids(rig)[-1:] == ["last"], 10, "that a few are sent soon")
+    wait_until(lambda: ids(rig)[-1:] == ["last"], 30, "that a few are sent soon")
 
 
 def test_what_cannot_be_kept_is_counted_and_told_once(

@@ -156,7 +156,7 @@ def test_lines_about_finished_tasks_are_dropped(rig: Rig, caplog: pytest.LogCapt
         me.confirm_acks()
         return bool(caplog.messages)
 
-    wait_until(is_said, 10, "it is said")
+    wait_until(is_said, 30, "it is said")
     assert ["not kept now" in message for message in caplog.messages] == [True]
     assert FinishedTasks(rig.store).counts(["q"]) == [0]
 

@@ -296,14 +296,14 @@ def test_what_happens_to_servers_happens_one_after_the_other_and_is_noted() -> N
         upheavals.begin(Harm.GROW, 0.5)
         assert not upheavals.are_over()
         site.go_on.release(2)
-        wait_until(upheavals.are_over, 10, "the end")
+        wait_until(upheavals.are_over, 30, "the end")
         first, second = fleet.damage
         assert (first.harm, second.harm) == (Harm.MOVE, Harm.GROW)
         assert first.until <= second.at
 
         upheavals.begin(Harm.DOWN, 0.5)
         with pytest.raises(ValueError, match="not today"):
-            wait_until(upheavals.are_over, 10, "the end")
+            wait_until(upheavals.are_over, 30, "the end")
 
 
 def test_connections_are_harmed_by_one_at_a_time() -> None:

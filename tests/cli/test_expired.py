@@ -114,7 +114,7 @@ def test_a_signal_ends_it_when_all_that_it_cancelled_are_told(
         # The next one ends it as ever.
         assert later == []
         os.kill(os.getpid(), number)
-        wait_until(lambda: later == [number], 10, "what was there before")
+        wait_until(lambda: later == [number], 30, "what was there before")
     finally:
         signal.signal(number, before)
     assert result.exit_code == 130

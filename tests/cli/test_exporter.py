@@ -225,7 +225,7 @@ def test_those_who_ask_at_a_time_get_the_same(serving: tuple[Event, list[str], s
 
     with ThreadPoolExecutor(9) as pool:
         answers = [pool.submit(get, "text/plain") for _ in range(8)]
-        wait_until(lambda: bool(asked), 10, "that it is asked")
+        wait_until(lambda: bool(asked), 30, "that it is asked")
         time.sleep(0.5)
         go_on.set()
         assert {answer.result() for answer in answers} == {b"metrics"}
@@ -249,7 +249,7 @@ def test_clients_that_are_silent_end(
         ]
         # Those that are too many are not even waited for.
         assert [client.recv(1) for client in silent] == [b""] * len(silent)
-    wait_until(lambda: _answers(url), 10, "that it answers again")
+    wait_until(lambda: _answers(url), 30, "that it answers again")
 
 
 def test_clients_that_are_silent_leave_room_for_others(serving: tuple[Event, list[str], str]) -> None:

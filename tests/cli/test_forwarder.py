@@ -229,7 +229,7 @@ def test_a_queue_that_fails_beside_others_is_no_failure(site: Site) -> None:
     thread.start()
     try:
         with pytest.raises(TimeoutError):
-            wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 4, "that it fails for a while")
+            wait_until(lambda: forwarder.failing_for > 2 * LONGEST_WAIT, 30, "that it fails for a while")
     finally:
         forwarder.stop()
         thread.join(10)

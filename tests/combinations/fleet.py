@@ -155,7 +155,7 @@ class Fleet:
         # Its log says what it hangs in, if it still can.
         with suppress(ProcessLookupError, TimeoutError):
             os.kill(worker.pid, stacks.SIGNAL)
-            wait_until(lambda: stacks.END in worker.log(), 5, "the stacks")
+            wait_until(lambda: stacks.END in worker.log(), 30, "the stacks")
 
     def _replace(self, worker: Worker) -> None:
         self._dispose(worker)

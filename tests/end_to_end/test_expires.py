@@ -49,4 +49,4 @@ def test_what_a_killed_worker_held_expires_with_its_queue(site: Installation, tm
     site.wait_started("long")
     worker.kill()
     assert site.unacked("short") == 1
-    wait_until(lambda: not site.redis.keys("redisdelay:{short}:*"), 15, "that it is gone")
+    wait_until(lambda: not site.redis.keys("redisdelay:{short}:*"), 30, "that it is gone")

@@ -201,7 +201,7 @@ def test_which_have_failed(site: Installation, pool: str) -> None:
         ends = {f"{kind}.early": ENDS.get(kind, ["failed"]) for kind in expected}
         ends |= {f"{kind}.late": outcomes for kind, outcomes in late.items()}
         ends = {task: outcomes for task, outcomes in ends.items() if outcomes}
-        wait_until(lambda: outcomes_of(messages) == ends, 10, "a line of each end")
+        wait_until(lambda: outcomes_of(messages) == ends, 30, "a line of each end")
         [success] = messages.select(Selection(state="finished", task="succeed.late"))
         assert (success.tries, success.error, "@" in (success.worker or "")) == (1, "", True)
         assert 0 <= (success.ran or 0) <= 60

@@ -55,7 +55,7 @@ def test_a_worker_that_uses_it_for_redis_urls(site: Installation, monkeypatch: p
     worker = site.worker(scheme="redis", pool="prefork", preloaded=False)
     producer = site.producer("redis")
     producer.send_task("work", ["later"], countdown=3)
-    wait_until(lambda: site.scheduled() == 1, 10, "schedule the countdown")
+    wait_until(lambda: site.scheduled() == 1, 30, "schedule the countdown")
     producer.send_task("work", ["now"])
     site.wait_ended(["now", "later"])
     assert site.ledger.early() == []

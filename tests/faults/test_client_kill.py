@@ -27,7 +27,7 @@ def test_of_each_connection_one_by_one_and_of_all_at_once(installation: Installa
     def every_worker_works(label: str) -> None:
         for pool in POOLS:
             producer.send_task("work", [f"{pool} {label}"], queue=pool)
-        installation.wait_ended([f"{pool} {label}" for pool in POOLS], timeout=10)
+        installation.wait_ended([f"{pool} {label}" for pool in POOLS], timeout=30)
 
     for connection in connections(installation):
         # It may be gone, when the worker replaced all of its connections.
@@ -39,7 +39,7 @@ def test_of_each_connection_one_by_one_and_of_all_at_once(installation: Installa
 
     gate.touch()
     installation.wait_ended(running)
-    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
     assert installation.ledger.run_twice() == {}
     assert not any(map(installation.ready, POOLS))
     assert all(worker.running for worker in workers)

@@ -76,18 +76,18 @@ def test_workers(clock: MovedClockServer, tmp_path: Path, pool: str) -> None:
         producer.send_task("work", ["in two hours"], countdown=2 * HOUR)
 
         clock.jump(HOUR)
-        wait_until(lambda: installation.scheduled() == 1, 10, "what is due by the server's clock")
+        wait_until(lambda: installation.scheduled() == 1, 30, "what is due by the server's clock")
         wait_until(lambda: leases_are_right(installation, clock), 2 * LEASE, "renewed leases")
         clock.jump(-2 * HOUR)
         producer.send_task("work", ["at once"])
-        installation.wait_ended(["at once"], timeout=10)
+        installation.wait_ended(["at once"], timeout=30)
         wait_until(lambda: leases_are_right(installation, clock), 2 * LEASE, "renewed leases")
         assert installation.scheduled() == 1
 
         gate.touch()
         installation.wait_ended(running)
         # Celery has a clock, too, by which the task that it was given is not due.
-        wait_until(lambda: installation.unacked() == 1, 10, "acks")
+        wait_until(lambda: installation.unacked() == 1, 30, "acks")
         assert sorted(installation.ledger.started()) == sorted([*running, "at once"])
         assert (installation.ready(), installation.scheduled()) == (0, 1)
 
@@ -115,7 +115,7 @@ def test_a_server_that_stands_still_for_longer_than_the_lease(
 
         gate.touch()
         installation.wait_ended([*running, *after])
-        wait_until(lambda: installation.unacked() == 0, 10, "acks")
+        wait_until(lambda: installation.unacked() == 0, 30, "acks")
         assert installation.ledger.run_twice() == {}
 
 

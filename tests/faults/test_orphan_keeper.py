@@ -58,14 +58,14 @@ def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installat
         )
     installation.wait_started(*long.values())
     held = 3 * len(POOLS)
-    wait_until(lambda: sum(map(installation.unacked, POOLS)) == held, 10, "the prefetch of all")
+    wait_until(lambda: sum(map(installation.unacked, POOLS)) == held, 30, "the prefetch of all")
 
     first = {pool: consumers(installation, pool) for pool in POOLS}
 
     kill_connections(installation)
     if "prefork" in POOLS:
         wait_until(
-            lambda: held_by(installation, "prefork", first["prefork"]) == 1, 10, "the return of the others"
+            lambda: held_by(installation, "prefork", first["prefork"]) == 1, 30, "the return of the others"
         )
     # It has room for all that comes back.
     installation.worker(
@@ -75,7 +75,7 @@ def test_a_late_ack_task_longer_than_the_lease_runs_once(installation: Installat
     gate.touch()
 
     installation.wait_ended([*long.values(), *(task for tasks in prefetched.values() for task in tasks)])
-    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
     assert not any(map(installation.ready, POOLS))
     assert installation.ledger.run_twice() == {}
 

@@ -67,13 +67,13 @@ class TestReadOnlyReplica:
         try:
             # When they connect again, too.
             lost = re.compile("Connection to broker lost.*NotThePrimary")
-            wait_until(lambda: all(len(lost.findall(worker.log())) > 1 for worker in workers), 10, "errors")
+            wait_until(lambda: all(len(lost.findall(worker.log())) > 1 for worker in workers), 30, "errors")
         finally:
             installation.redis.replicaof("NO", "ONE")
         producer = installation.producer()
         for pool in POOLS:
             producer.send_task("work", [f"{pool} after"], queue=pool)
-        installation.wait_ended([f"{pool} after" for pool in POOLS], timeout=10)
+        installation.wait_ended([f"{pool} after" for pool in POOLS], timeout=30)
         assert all(worker.running for worker in workers)
 
 
@@ -103,7 +103,7 @@ def test_sleep_longer_than_the_lease(tmp_path: Path) -> None:
         installation.wait_ended([*waiting, *(f"{pool} after" for pool in POOLS)])
         gate.touch()
         installation.wait_ended(late)
-        wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+        wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
         # Nobody else was there who could have taken what was held when the lease had ended.
         assert installation.ledger.run_twice() == {}
         assert installation.ledger.early() == []
@@ -119,7 +119,7 @@ def test_script_flush_while_workers_run(installation: Installation) -> None:
         producer.send_task("work_late", [task], queue=task.split()[0], countdown=number % 3)
         installation.redis.script_flush()
     installation.wait_ended(tasks)
-    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
     assert installation.ledger.run_twice() == {}
 
 

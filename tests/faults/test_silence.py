@@ -61,7 +61,7 @@ def test_workers_recover_from_silence(installation: Installation, proxy: Proxy, 
     installation.wait_ended(afterwards, timeout=silent_from + RECOVERY + SLACK - time.monotonic())
     gate.touch()
     installation.wait_ended(late)
-    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
     assert installation.ledger.run_twice() == {}
     assert all(worker.running for worker in workers)
 
@@ -81,7 +81,7 @@ def test_workers_recover_from_resets(installation: Installation, proxy: Proxy) -
             proxy.reset()
 
     installation.wait_ended(tasks, timeout=RECOVERY + SLACK)
-    wait_until(lambda: not any(map(installation.unacked, POOLS)), 10, "acks")
+    wait_until(lambda: not any(map(installation.unacked, POOLS)), 30, "acks")
     assert all(worker.running for worker in workers)
 
 

@@ -30,15 +30,15 @@ def test_what_it_held_goes_to_others_and_its_late_acks_are_said(
 
     gate.touch()
     second = installation.worker(settings=settings)
-    installation.wait_ended([*held, "waiting"], timeout=15)
+    installation.wait_ended([*held, "waiting"], timeout=30)
     # A process that exists may go on: only the end of its lease counts.
     assert "its lease has ended" in second.log()
     assert "the process is gone" not in second.log()
-    wait_until(lambda: installation.unacked() == 0, 10, "acks")
+    wait_until(lambda: installation.unacked() == 0, 30, "acks")
 
     os.kill(first.pid, signal.SIGCONT)
-    wait_until(lambda: len(installation.ledger.ended()) == 5, 10, "the first worker ends what it ran")
-    wait_until(lambda: LEASE_LOST in first.log(), 10, "word of it")
+    wait_until(lambda: len(installation.ledger.ended()) == 5, 30, "the first worker ends what it ran")
+    wait_until(lambda: LEASE_LOST in first.log(), 30, "word of it")
     assert first.log().count(LEASE_LOST) == 1
     assert f"2 message(s) of queue {QUEUE!r}" in first.log()
     # Both workers work on.
@@ -46,6 +46,6 @@ def test_what_it_held_goes_to_others_and_its_late_acks_are_said(
     for task in more:
         producer.send_task("work_late", [task])
     installation.wait_ended(more)
-    wait_until(lambda: installation.unacked() == 0, 10, "acks")
+    wait_until(lambda: installation.unacked() == 0, 30, "acks")
     assert installation.ready() == 0
     assert installation.ledger.run_twice() == dict.fromkeys(held, 2)

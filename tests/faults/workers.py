@@ -76,4 +76,4 @@ def wait_closed(port: int) -> None:
         with socket.socket() as client:
             return client.connect_ex((HOST, port)) != 0 and time.monotonic() > killed + 2 * REST
 
-    wait_until(is_closed, 10, "the end of its connections")
+    wait_until(is_closed, 30, "the end of its connections")

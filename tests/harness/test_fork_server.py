@@ -47,7 +47,7 @@ def test_two_at_once_share_nothing(site: Installation, pool: str) -> None:
     site.wait_ended([f"{number}" for number in range(20)])
     workers[0].stop()
     os.kill(workers[1].pid, signal.SIGKILL)
-    wait_until(lambda: not workers[1].running, 10, "its end")
+    wait_until(lambda: not workers[1].running, 30, "its end")
     with pytest.raises(RuntimeError, match="ended with status -9"):
         workers[1].wait_ready()
 

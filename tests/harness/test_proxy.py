@@ -109,7 +109,7 @@ def test_a_command_that_waits_is_not_refused_and_the_one_behind_it_is(
 ) -> None:
     with connected(proxy, HOST) as one, server.client() as client:
         one.sendall(b"*3\r\n$5\r\nBLPOP\r\n$4\r\nlist\r\n$1\r\n0\r\n")
-        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 10, "that it waits")
+        wait_until(lambda: client.info("clients")["blocked_clients"] == 1, 30, "that it waits")
         proxy.refuse("BUSY as we say")
         one.sendall(b"*1\r\n$4\r\nPING\r\n")
         client.rpush("list", "found")

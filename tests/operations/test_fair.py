@@ -144,7 +144,7 @@ def test_keys(site: Site, app: Celery, queues: Queues) -> None:
     # message that moves while keys are counted may count twice.
     send(app, "c0", headers={"x-key": "c"})
     in_list = partial(site.client_of("celery").llen, site.keys("celery").ready)
-    wait_until(lambda: in_list() == 0, 10, "all are sorted by key")
+    wait_until(lambda: in_list() == 0, 30, "all are sorted by key")
     found = queues.keys("celery")
     assert (found.queue, found.fair, found.limits, found.unread) == (
         "celery",

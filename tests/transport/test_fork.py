@@ -47,7 +47,7 @@ CONSUMES_ON = """
 inbox.messages[0].ack()
 channel.basic_qos(0, 0, False)
 publish(channel, "parent")
-drain(connection, lambda: {"parent", "child"} <= set(inbox.bodies), timeout=3)
+drain(connection, lambda: {"parent", "child"} <= set(inbox.bodies), timeout=30)
 assert len(inbox) == 4, inbox.bodies
 for message in inbox.messages[1:]:
     message.ack()

@@ -329,7 +329,7 @@ class TestEnding:
                 message.ack()
             closing = Thread(target=channel.connection.client.release)
             closing.start()
-            wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
+            wait_until(lambda: refused.end_of_patience.cache_info().currsize, 30, "that it is refused")
         closing.join(10)
         assert (len(site.dead()), site.ready(), site.unacked()) == (int(dead), 0, 0)
 
@@ -343,7 +343,7 @@ class TestEnding:
         del message
         ending = Thread(target=orphan_keeper._end_all)
         ending.start()
-        wait_until(lambda: refused.end_of_patience.cache_info().currsize, 10, "that it is refused")
+        wait_until(lambda: refused.end_of_patience.cache_info().currsize, 30, "that it is refused")
         proxy.serve()
         ending.join(10)
         assert (site.ready(), site.unacked()) == (0, 0)

@@ -142,7 +142,7 @@ class TestSeveralQueues:
         site.redis.acl_log_reset()
         publishing = Thread(target=self.publish, args=(channel,), kwargs={"headers": headers})
         publishing.start()
-        wait_until(site.redis.acl_log, 10, "that the second one is refused")
+        wait_until(site.redis.acl_log, 30, "that the second one is refused")
         assert publishing.is_alive()
         refusal.__exit__(None, None, None)
         publishing.join(10)

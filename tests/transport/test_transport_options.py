@@ -93,7 +93,7 @@ def test_polling_interval(site: Site) -> None:
     publish(channel, "a")
     publish(channel, "later", headers={"x-delay": 300})
     inbox = Inbox(channel)
-    drain(channel.connection.client, lambda: len(inbox) == 2, timeout=3)
+    drain(channel.connection.client, lambda: len(inbox) == 2, timeout=30)
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_the_first_ack_is_done_though_nothing_is_sent_behind_it(rig: Rig) -> Non
     for tag in (delivery.tag for delivery in taken(consumer, "q")):
         rig.client.script_flush()
         consumer.ack("q", tag)
-    wait_until(lambda: not rig.client.exists(rig.key("q", "running")), 10, "the key is free")
+    wait_until(lambda: not rig.client.exists(rig.key("q", "running")), 30, "the key is free")
 
 
 def test_every_script_of_the_broker_is_tried() -> None:

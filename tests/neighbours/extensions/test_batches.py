@@ -29,7 +29,7 @@ def test_full_batches_and_the_rest(shop: Shop, pool: str) -> None:
         publish(shop, 250)
         wait_until(lambda: counted(printed(worker, COUNTED)) == 250, 20, "all")
         assert "counted 100" in printed(worker, COUNTED)
-        wait_until(lambda: queues.count() == 0, 10, "their acks")
+        wait_until(lambda: queues.count() == 0, 30, "their acks")
 
 
 def test_what_has_a_countdown_is_counted_when_it_is_due(shop: Shop) -> None:
@@ -47,12 +47,12 @@ def test_a_worker_that_ends_with_a_full_buffer(shop: Shop, end: str) -> None:
     first = shop.worker("batches_patient", pool="prefork")
     with Messages(f"redisdelay://{shop.address}/0") as queues:
         publish(shop, 50)
-        wait_until(lambda: queues.count(Selection(state="unacked")) == 50, 10, "that the worker holds all")
+        wait_until(lambda: queues.count(Selection(state="unacked")) == 50, 30, "that the worker holds all")
         getattr(first, end)()
         assert counted(printed(first, COUNTED)) == 0
         second = shop.worker("batches_shop", pool="prefork")
         wait_until(lambda: counted(printed(second, COUNTED)) == 50, 60, "all")
-        wait_until(lambda: queues.count() == 0, 10, "their acks")
+        wait_until(lambda: queues.count() == 0, 30, "their acks")
 
 
 def test_a_process_that_is_killed_leaves_its_batch_to_the_worker(shop: Shop) -> None:

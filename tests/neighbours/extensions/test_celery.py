@@ -94,7 +94,7 @@ def test_multi(shop: Shop, app: Celery) -> None:
         wait_until(lambda: len(re.findall(r"@\S+ ready\.$", logs(), re.MULTILINE)) == 2, 40, "two workers")
         before = pids()
         app.send_task("shop_tasks.remind", ["Ada", 2])
-        wait_until(lambda: "shop_tasks.remind" in logs(), 10, "that it runs")
+        wait_until(lambda: "shop_tasks.remind" in logs(), 30, "that it runs")
         multi("restart")
         wait_until(lambda: len(re.findall(r"@\S+ ready\.$", logs(), re.MULTILINE)) == 4, 60, "two others")
         assert not before & pids()
@@ -139,7 +139,7 @@ def test_a_child_that_ends_after_each_task(shop: Shop, app: Celery) -> None:
     children = set(re.findall(r"WARNING/(ForkPoolWorker-\d+)\] reminded", worker.log()))
     assert len(children) == 10
     with Messages(app) as queues:
-        wait_until(lambda: queues.count() == 0, 10, "their acks")
+        wait_until(lambda: queues.count() == 0, 30, "their acks")
 
 
 def test_a_pool_that_grows(shop: Shop, app: Celery) -> None:
