@@ -12,7 +12,7 @@ from kombu.entity import Exchange, Queue
 
 from kombu_redisdelay.broker.members import DUE
 from kombu_redisdelay.operations import limits
-from tests.cli.site import QUEUE, Site
+from tests.cli.site import QUEUE, Site, payload
 from tools.harness.redis_server import RedisServer
 
 
@@ -78,10 +78,27 @@ def test_consumers_whose_lease_ended(site: Site) -> None:
     assert site.findings("warning")[f"queue {QUEUE}"].endswith("held by 1 consumer whose lease ended")
 
 
-def test_a_schedule_of_which_a_part_is_gone(site: Site) -> None:
+def test_a_schedule_of_which_messages_are_gone(site: Site) -> None:
     task_id = site.send(countdown=60)
     site.redis.hdel(site.store.keys(QUEUE).messages, task_id)
-    assert "1 scheduled id, but 0 messages" in site.findings("wrong")[f"queue {QUEUE}"]
+    assert site.findings("wrong")[f"queue {QUEUE}"].startswith("1 scheduled message lost: ")
+
+
+def test_a_schedule_of_which_times_are_gone(site: Site) -> None:
+    site.send(countdown=60)
+    site.redis.delete(site.store.keys(QUEUE).schedule)
+    assert site.findings("wrong")[f"queue {QUEUE}"].startswith("1 scheduled message without a due time: ")
+    site.text("mend")
+    assert site.findings("warning")[f"queue {QUEUE}"] == "1 message scheduled, and no worker"
+
+
+def test_dead_letters_that_are_in_no_list(site: Site) -> None:
+    site.bury(payload("a"), "not a message")
+    site.redis.delete(site.store.keys(QUEUE).dead_index)
+    found = site.findings("wrong")[f"queue {QUEUE}"]
+    assert found.startswith("1 message of failed tasks or dead letters in no list")
+    site.text("mend")
+    assert site.findings("warning")[f"queue {QUEUE}"] == "1 dead letter"
 
 
 @pytest.mark.parametrize("name", ["ready", "schedule", "messages", "consumers", "wake", "dead", "history"])

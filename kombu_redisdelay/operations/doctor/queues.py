@@ -27,7 +27,7 @@ from kombu_redisdelay.operations.doctor.limits import (
 )
 from kombu_redisdelay.operations.doctor.messages import check_failed, check_keys, expired_share
 from kombu_redisdelay.operations.history import unreadable_fields
-from kombu_redisdelay.operations.mending import options_for
+from kombu_redisdelay.operations.mending import lost_names, options_for
 from kombu_redisdelay.operations.queue_reasons import ISOLATED, LOST, PREFETCH, unknown_tasks
 from kombu_redisdelay.operations.states import DEAD
 from kombu_redisdelay.operations.stats import QueueStats, queue_stats
@@ -288,17 +288,33 @@ def _unknown(store: Store, queue: str, options: Options) -> Iterator[Finding]:
 
 
 def _damage(store: Store, queue: str) -> Iterator[Finding]:
-    keys = store.keys(queue)
+    keys, check = store.keys(queue), f"queue {queue}"
     # No transaction, because a server that is out of memory refuses it. The server handles both commands at
     # once even without one.
     ids, messages = checked(store.server.call_all(("ZCARD", keys.schedule), ("HLEN", keys.messages)))
-    if ids != messages:
+    if ids > messages:
         yield wrong(
-            f"queue {queue}",
-            f"{number_of(ids, 'scheduled id')}, but {number_of(messages)}: somebody deleted a part",
-            "Change these keys by `celery delayed` only. Workers skip ids that have no message, and give "
-            "messages without a due time the one that they say, within a minute. Those that say none become "
-            "dead letters. Without a worker, `celery delayed mend` does it.",
+            check,
+            f"{number_of(ids - messages, 'scheduled message')} lost: somebody deleted a part of the queue",
+            "Nothing brings them back. Workers skip their ids when they are due. Change these keys by "
+            "`celery delayed` only.",
+        )
+    elif ids < messages:
+        yield wrong(
+            check,
+            f"{number_of(messages - ids, 'scheduled message')} without a due time: somebody deleted a part "
+            "of the queue",
+            "Workers give each the time that it says, within a minute. Those that say none become dead "
+            "letters. Without a worker, `celery delayed mend` does it. Change these keys by `celery delayed` "
+            "only.",
+        )
+    if count := lost_names(store, queue):
+        yield wrong(
+            check,
+            f"{number_of(count)} of failed tasks or dead letters in no list: somebody deleted a part of the "
+            "queue",
+            "Workers list them again within a minute. Without a worker, `celery delayed mend` does it. "
+            "Change these keys by `celery delayed` only.",
         )
 
 
