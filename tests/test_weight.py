@@ -18,7 +18,7 @@ BUDGET = {
     "lines of Lua": 5_060,
     "lines of broker": 7_280,
     "lines of cli": 3_000,
-    "lines of operations": 8_300,
+    "lines of operations": 8_320,
     "lines of transport": 6_180,
     "lines of web": 2_160,
     "files of broker that name unique": 7,

@@ -159,8 +159,9 @@ class Store:
             # One of them may be the error, which refers to this frame.
             del replies
 
-    def push_later(self, plan: Plan, text: str, at_ms: float, message_id: str) -> None:
-        """The same for one that is due at *at_ms*, ms since the epoch."""
+    def push_later(self, plan: Plan, queue: str, text: str, at_ms: float, message_id: str) -> None:
+        """The same for one that is due at *at_ms*, ms since the epoch. Workers are told of its *queue*."""
+        self.remember(queue)
         replies = self.server.try_packed(plan.scheduling(text, at_ms, message_id), 1)
         try:
             if replies is None or isinstance(replies[0], NoScriptError):

@@ -26,7 +26,7 @@ def command(queues: tuple[str, ...], as_json: bool) -> None:
 
     WAIT is the time that the next ready message has waited; ? if another transport has published it. NEXT DUE
     is when the first scheduled message is due, or for how long it has been. REASON is there if messages wait
-    although it is their time and there is a consumer, and says why. BLOCKED is there if messages wait for
+    although it is their time, and says why. BLOCKED is there if messages wait for
     another one with their unique key; they are among the scheduled ones.
     """
     access = connect(Access)

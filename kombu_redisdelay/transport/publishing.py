@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import urandom
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from kombu.exceptions import OperationalError
 from kombu.utils.json import JSONEncoder
@@ -30,6 +31,8 @@ from kombu_redisdelay.transport.connecting import as_publisher_sees
 from kombu_redisdelay.transport.declaring import DeclaringChannel
 from kombu_redisdelay.transport.outbox import ProducerBatch, RefusedMessage, block_for
 from kombu_redisdelay.transport.patience import put_into_each
+
+_Result = TypeVar("_Result")
 
 #: Encodes as kombu does. kombu makes a new encoder for each message, which costs time.
 _encode = JSONEncoder().encode
@@ -139,14 +142,17 @@ class PublishingChannel(DeclaringChannel):
         text = with_own(_encode(message), deliverable_ms(when))
         if len(text) > self._sizes.noted:
             return False
-        try:
-            if when is None:
-                store.push(plan, text)
-            else:
-                store.remember(queue)
-                store.push_later(plan, text, when.at_ms, message_id(message))
-        except ResponseError as exc:
-            raise as_publisher_sees(exc) from None
+        if when is None:
+            do = partial(store.push, plan, text)
+        else:
+            do = partial(store.push_later, plan, queue, text, when.at_ms, message_id(message))
+        if connection.patience is not None:
+            self._in_time(do, queue)
+        else:
+            try:
+                do()
+            except ResponseError as exc:
+                raise as_publisher_sees(exc) from None
         connection.has_published = True
         if queue in connection.declared_queues and monotonic() >= store.known_until.get(queue, 0):
             store.try_to_remember(queue)
@@ -155,8 +161,7 @@ class PublishingChannel(DeclaringChannel):
     def _plan(self, queue: str, priority: Any) -> Plan | None:
         """How to publish plain messages to *queue*; ``None`` if that takes more than a plan."""
         is_plain = not self.options.partitions and not self.store.confirms
-        # Where a failover is waited for, more can happen.
-        if not is_plain or self.connection.patience is not None or type(priority) is not int:
+        if not is_plain or type(priority) is not int:
             return None
         step = self._steps.get(priority)
         if step is None:
@@ -276,15 +281,18 @@ class PublishingChannel(DeclaringChannel):
                 message.tell()
 
     def _send_to(self, each: Addressed) -> None:
-        reply = self._wait_for(lambda: self._once(each.publish), each.queue)
+        reply = self._in_time(lambda: each.publish(self.store), each.queue)
         self.connection.has_published = True
         if not reply and each.bindings is not None:
             self._publish_anew(each.message)
 
-    def _once(self, do: Callable[..., Any], *args: Any) -> Any:
-        """Call *do*, which publishes to the store."""
+    def _in_time(self, do: Callable[[], _Result], queue: str) -> _Result:
+        """Call *do*, which publishes to *queue*. Where there may be a failover, wait for it."""
+        return self._wait_for(lambda: self._once(do), queue)
+
+    def _once(self, do: Callable[[], _Result]) -> _Result:
         try:
-            return do(self.store, *args)
+            return do()
         except (RedisConnectionError, RedisTimeoutError) as exc:
             # Others say that nothing was done, or what has to be changed.
             if self.connection.patience is None or type(exc) not in (RedisConnectionError, RedisTimeoutError):
@@ -385,7 +393,7 @@ class PublishingChannel(DeclaringChannel):
     def _followed(self, each: Addressed, reply: Any) -> Any:
         """Do what the *reply* to a message says. Returns the last reply."""
         if each.message.unique is not None:
-            reply = self._wait_for(lambda: self._once(each.follow, reply), each.queue)
+            reply = self._in_time(lambda: each.follow(self.store, reply), each.queue)
         if not reply and each.bindings is not None:
             self._publish_anew(each.message)
         return reply
