@@ -190,6 +190,18 @@ class TestVerdict:
         assert judge(entries, damage=[Damage(Harm.STOP, ("a",), 9, 13.5)]).causes == {Cause.STOPPED: 1}
         assert judge(entries, damage=[Damage(Harm.STOP, ("c",), 9, 13.5)]).causes == {Cause.UNEXPLAINED: 1}
 
+    def test_what_came_back_waits_as_long_as_others(self) -> None:
+        at = 13.5 + AFTERMATH_LEASES * LEASE + 100
+        entries = [*done(10), *(entry(event, at, "b") for event in (TAKE, START))]
+        judge = Judge([Damage(Harm.STOP, ("a",), 9, 13.5)], LEASE)
+        for waited, cause in [(90, Cause.UNEXPLAINED), (101, Cause.STOPPED)]:
+            submissions = [
+                Submission(task, True, sent_at, 0, "q", confirmed=True)
+                for task, sent_at in [("task", 9), ("other", at - waited)]
+            ]
+            other = [replace(each, task="other") for each in done(at + 1)]
+            assert judge.judge(submissions, [*entries, *other]).causes == {cause: 1}
+
     def test_who_gets_it_next_may_die_before_it_starts(self) -> None:
         late = 13.5 + AFTERMATH_LEASES * LEASE + 1
         entries = [*done(10), entry(TAKE, 14, "b"), *(entry(event, late, "c") for event in (TAKE, START))]

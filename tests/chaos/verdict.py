@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tests.chaos.damage import Damage
-from tests.chaos.ledger import ACK, END, START, Entry
+from tests.chaos.ledger import ACK, END, START, TAKE, Entry
 from tests.chaos.past import Past
 from tests.chaos.producer import Submission
 from tests.chaos.schedule import FAILOVERS, Harm
 
 #: For how many leases after the end of a harm a duplicate may still come from it: a copy may wait in the
-#: memory of a worker that went on, or at the end of the queue.
+#: memory of a worker that went on. It may also wait as long as others do then, for its turn or a limit.
 AFTERMATH_LEASES = 4.0
+#: Others that are taken within so many seconds tell how long messages wait then.
+ABOUT = 5.0
 #: An ack that was under way when the connection broke was noted up to so many seconds before. So was what a
 #: primary had not yet told its replicas. An ack that was refused is sent again within this time.
 IN_FLIGHT = 1.0
@@ -116,10 +119,18 @@ class Judge:
             self._by_harm[each.harm].append(each)
         kills = self._by_harm[Harm.KILL]
         self.dead = {worker for each in kills for worker in each.workers}.union(died)
+        #: When each task was taken first, and for how long it had waited then.
+        self._waits: list[tuple[float, float]] = []
 
     def judge(self, submissions: Sequence[Submission], entries: Sequence[Entry]) -> Verdict:
         by_task = _by_task(entries)
         confirmed = [s for s in submissions if s.confirmed]
+        self._waits = sorted(
+            (taken, taken - s.at - s.countdown)
+            for s in submissions
+            for taken in [min((e.at for e in by_task[s.task] if e.event == TAKE), default=None)]
+            if taken is not None
+        )
         reruns = [rerun for each in by_task.values() for rerun in self._reruns(each)]
         never_started = [s.task for s in confirmed if self._died_with_its_worker(s, by_task[s.task])]
         return Verdict(
@@ -215,7 +226,13 @@ class Judge:
         )
 
     def _is_in_time(self, entry: Entry, damage: Damage) -> bool:
-        return damage.at <= entry.at <= damage.until + AFTERMATH_LEASES * self._lease
+        until = damage.until + AFTERMATH_LEASES * self._lease
+        return damage.at <= entry.at <= until + self._longest_wait(entry.at)
+
+    def _longest_wait(self, at: float) -> float:
+        """How long messages wait that are taken about then, at most."""
+        first, last = (bisect(self._waits, (at + away,)) for away in (-ABOUT, ABOUT))
+        return max((waited for _, waited in self._waits[first:last]), default=0.0)
 
     def _was_given_back(self, past: Past, damage: Damage) -> bool:
         """Whether a worker had the message when it was harmed, and another one got it when the lease had
