@@ -273,10 +273,12 @@ class Archive:
         return {task.name: task for task in self._with_heads(queue, rows)}
 
     def groups(self, queue: str) -> list[Group]:
-        """Those of *queue* by their kinds."""
+        """Those of *queue* by their kinds. If their counts were lost, and are not made again yet, the heads
+        are read."""
         self._gather([queue])
         key, cursor = self._keys(queue).groups, ""
         found: dict[Kind, Group] = {}
+        others = set()
         while cursor != "0":
             scan: Command = ("HSCAN", key, cursor or "0", "COUNT", GROUPS_PER_CALL)
             [(position, fields)] = answers(self._store.server, [scan])
@@ -285,11 +287,25 @@ class Archive:
                 words, numbers = name.split(b" "), _GROUP.fullmatch(line)
                 # Another program may have written anything.
                 if len(words) not in _WORDS or numbers is None:
+                    others.add(name)
                     continue
                 kind = _kind(*words)
                 if bool(kind.returned) == (len(words) > _WORDS[0]):
                     found[kind] = Group(*kind, *map(int, numbers.groups()))
-        return list(found.values())
+        # As lua/include/archive.lua has it.
+        are_counted = b"" in others and b"since" not in others
+        return list(found.values()) if are_counted else self._groups_of_heads(queue)
+
+    def _groups_of_heads(self, queue: str) -> list[Group]:
+        found: dict[Kind, list[int]] = {}
+        for page in self.heads(queue, Part(None, None)):
+            kinds = {row.name: kind_of(row.stored) for row in page}
+            unclear = [name for name, kind in kinds.items() if kind is None]
+            kinds |= {name: kind_of(task.head) for name, task in self.named(queue, unclear).items()}
+            for row in page:
+                if (kind := kinds[row.name]) is not None:
+                    found.setdefault(kind, []).append(round(row.at_ms))
+        return [Group(*kind, len(each), min(each), max(each)) for kind, each in found.items()]
 
     def find_all(self, queues: Sequence[str], ids: Sequence[str]) -> Iterator[Archived]:
         """Those of *queues* with these ids."""

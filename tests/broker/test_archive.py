@@ -4,11 +4,12 @@ shown, counted and taken out, and what comes is kept."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from kombu_redisdelay.broker import keeping
-from kombu_redisdelay.broker.archive import Archive, Archived
+from kombu_redisdelay.broker.archive import Archive, Archived, Group
 from kombu_redisdelay.broker.failure import RESULT
 from kombu_redisdelay.broker.keys import ARCHIVED, DEAD, FAILED, ArchiveKeys
 from kombu_redisdelay.broker.options import Options
@@ -70,6 +71,22 @@ def read(rig: Rig, state: str) -> list[Archived]:
 
 def ids(found: Sequence[Archived]) -> list[str]:
     return [task.id for task in found]
+
+
+@pytest.mark.parametrize("state", ARCHIVED)
+def test_kinds_are_told_while_they_are_counted_anew(rig: Rig, state: str) -> None:
+    fill(rig)
+    # Its beginning does not tell its kind.
+    keep_failed(rig.store, "q", "long", payload("long"), task="t" * 1000, returned=RESULT)
+    archive = Archive(rig.store, state)
+    counted = archive.groups("q")
+    assert sum(group.count for group in counted) == len(IDS) + (state == FAILED)
+    lose(rig, state, "groups")
+
+    def in_order(groups: list[Group]) -> list[Group]:
+        return sorted((replace(group, first_ms=0, last_ms=0) for group in groups), key=str)
+
+    assert in_order(archive.groups("q")) == in_order(counted)
 
 
 @LOST
