@@ -244,6 +244,13 @@ def expected_type(key: str) -> str:
     return next(several, _TYPES.get(name, "list"))
 
 
+def siblings(keys: Iterable[str]) -> list[str]:
+    """All keys of the queue that *keys* belong to, but those of which it has several; none if they belong to
+    several queues."""
+    bases = {base + mark for base, mark, _ in (key.rpartition("}:") for key in keys) if mark}
+    return [base + name for base in bases for name in _TYPES] if len(bases) == 1 else []
+
+
 class Partitions:
     """The queues that have partitions.
 

@@ -8,9 +8,13 @@ from contextlib import contextmanager
 import pytest
 from redis.exceptions import ResponseError
 
+from kombu_redisdelay.broker.archive import Archive
 from kombu_redisdelay.broker.delivery import Request
+from kombu_redisdelay.broker.keys import FAILED
+from kombu_redisdelay.broker.paging import REQUEUE
 from kombu_redisdelay.broker.portions import BYTES_PER_CALL
 from tests.broker.rig import Rig, dead_letter, park, payload, taken
+from tests.failed import keep_failed
 
 pytestmark = pytest.mark.one_server
 
@@ -137,3 +141,13 @@ def test_dead_letters_of_a_damaged_schedule(rig: Rig) -> None:
     with spoiled(rig, rig.store.keys("q").dead_index):
         rig.mend("q")
     assert rig.client.hlen(rig.store.keys("q").messages) == 1
+
+
+@pytest.mark.parametrize("name", ["groups", "duplicates", "returned"])
+def test_a_key_that_only_the_script_knows_is_named(rig: Rig, name: str) -> None:
+    keep_failed(rig.store, "q", "a", payload("a"))
+    archive, key = Archive(rig.store, FAILED), getattr(rig.store.keys("q").archive(FAILED), name)
+    tasks = list(archive.find_all(["q"], ["a"]))
+    rig.client.set(key, "of somebody else")
+    with pytest.raises(ResponseError, match=f"WRONGTYPE: key '{key}' holds a string"):
+        list(archive.take_out("q", REQUEUE, tasks))

@@ -18,7 +18,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from kombu_redisdelay.broker.keys import expected_type
+from kombu_redisdelay.broker.keys import expected_type, siblings
 from kombu_redisdelay.refusals import Refusal, error_text, refusal_of
 
 #: What a server of a cluster replies instead of running a command: it does not serve the slot, or not now.
@@ -264,6 +264,11 @@ def answers(server: Packer, commands: Iterable[Command]) -> list[Any]:
 
 
 def _explain_wrong_type(server: Caller, keys: Sequence[str]) -> str:
+    # A script makes names of keys of the same queue itself.
+    return _of_wrong_type(server, keys) or _of_wrong_type(server, siblings(keys))
+
+
+def _of_wrong_type(server: Caller, keys: Sequence[str]) -> str:
     found = {key: server.call("TYPE", key).decode() for key in dict.fromkeys(keys)}
     return "; ".join(
         f"WRONGTYPE: key {key!r} holds a {kind}, where a {expected_type(key)} belongs"
