@@ -42,7 +42,7 @@ def complaints(driver: webdriver.Chrome) -> list[str]:
 def wait_for_update(driver: webdriver.Chrome) -> None:
     """Wait until the page has brought itself up to date."""
     before = seen(driver, "#live time", "dateTime")
-    wait_until(lambda: seen(driver, "#live time", "dateTime") != before, 20, "that it updates")
+    wait_until(lambda: seen(driver, "#live time", "dateTime") != before, 60, "that it updates")
 
 
 def test_each_page_is_sound(driver: webdriver.Chrome, url: str) -> None:
@@ -119,7 +119,7 @@ def test_acting(driver: webdriver.Chrome, url: str, site: Site) -> None:
     for action, done, reason in (("pause", "paused", "paused"), ("resume", "not paused any more", EN_DASH)):
         click(driver, "input[value='tenant-1 ']")
         click(driver, f"button[value={action}-key]")
-        wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+        wait_until(lambda: seen(driver, "form.confirm"), 60, "the question")
         click(driver, "[name=confirmed]")
         wait_for(driver, "[role=status]", f"Key tenant-1 of {LONG}: {done}.")
         assert (limits_of_key(site.store, LONG, "tenant-1").paused_since is not None) == (action == "pause")
@@ -152,14 +152,14 @@ def test_redis_goes_away_and_comes_back(driver: webdriver.Chrome, url: str, site
     driver.find_element(By.NAME, "related").click()
     driver.find_element(By.ID, "find").click()
     with redis_refuses(site):
-        wait_until(lambda: (seen(driver, "[role=alert]") or "").startswith(AWAY), 20, "that it says so")
+        wait_until(lambda: (seen(driver, "[role=alert]") or "").startswith(AWAY), 60, "that it says so")
         assert seen(driver, "h1") == "Messages"
         # It is said once, so that a screen reader reads it once.
         run(driver, "window.banner = document.querySelector('[role=alert]').firstChild")
         fetched = "performance.getEntriesByType('resource').filter((each) => each.initiatorType === 'fetch')"
         asked = f"return {fetched}.length"
         before = run(driver, asked)
-        wait_until(lambda: run(driver, asked) > before + 1, 20, "that it asks again")
+        wait_until(lambda: run(driver, asked) > before + 1, 60, "that it asks again")
         assert run(driver, "return document.querySelector('[role=alert]').firstChild === window.banner")
     wait_for(driver, "[role=alert]", "")
     assert task.get_attribute("value") == "shop."
@@ -231,7 +231,7 @@ def test_enter_in_a_list_does_not_act(driver: webdriver.Chrome, url: str) -> Non
 def test_enter_after_the_question_does_nothing(driver: webdriver.Chrome, url: str, button: str) -> None:
     driver.get(f"{url}/messages")
     click(driver, f"button[value={button}]")
-    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    wait_until(lambda: seen(driver, "form.confirm"), 60, "the question")
     assert driver.switch_to.active_element.tag_name == "h1"
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     time.sleep(0.5)
@@ -247,7 +247,7 @@ def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site)
         wait_for(driver, "#where", "Ready in celery.")
         assert seen(driver, "#message-1 .tag") == "ready"
         queues.cancel(ids=["s1"])
-    wait_until(lambda: "No message has this id now." in (seen(driver, "#where") or ""), 20, "that it is gone")
+    wait_until(lambda: "No message has this id now." in (seen(driver, "#where") or ""), 60, "that it is gone")
     # What was seen of it stays, but nothing can be done to it.
     assert seen(driver, "#message-1 .tag") == "ready"
     assert not run(driver, "return document.querySelector('#message-1 form').checkVisibility()")
@@ -262,7 +262,7 @@ def test_a_message_that_moves_on(driver: webdriver.Chrome, url: str, site: Site)
 def test_what_takes_long_shows_how_far_it_is(driver: webdriver.Chrome, url: str, held_back: Event) -> None:
     driver.get(f"{url}/messages?task=shop.close")
     click(driver, "button[value=cancel-all]")
-    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    wait_until(lambda: seen(driver, "form.confirm"), 60, "the question")
     click(driver, "[name=confirmed]")
     wait_for(driver, "h1", "Cancel 60 scheduled messages of all queues, of the task shop.close")
     assert seen(driver, "progress", "max") == "60"
@@ -274,7 +274,7 @@ def test_what_takes_long_shows_how_far_it_is(driver: webdriver.Chrome, url: str,
 def test_a_kind_of_failed_tasks_is_requeued_slowly(driver: webdriver.Chrome, url: str) -> None:
     driver.get(f"{url}/failed")
     click(driver, "button[value=requeue-slowly]")
-    wait_until(lambda: seen(driver, "form.confirm"), 20, "the question")
+    wait_until(lambda: seen(driver, "form.confirm"), 60, "the question")
     question = str(seen(driver, "h1", "textContent"))
     rate = driver.find_element(By.NAME, "rate")
     rate.clear()
@@ -282,11 +282,11 @@ def test_a_kind_of_failed_tasks_is_requeued_slowly(driver: webdriver.Chrome, url
     wait_for(driver, "h1", question.removesuffix("?"))
     assert question.endswith(" of the task shop.close, with the error KeyError, slowly?")
     # It brings itself up to date.
-    wait_until(lambda: seen(driver, "progress", "value") == "1", 20, "that one is done")
+    wait_until(lambda: seen(driver, "progress", "value") == "1", 60, "that one is done")
     click(driver, "button[name=stop]")
     wait_until(
         lambda: "Stopped by anybody. Requeued 1 failed" in str(seen(driver, "#outcome", "textContent")),
-        20,
+        60,
         "the end",
     )
     assert complaints(driver) == []

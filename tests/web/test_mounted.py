@@ -70,7 +70,7 @@ def test_what_takes_long_under_wsgi(site: Site, held_back: Event) -> None:
         assert "It stops after the step that it is in." in page.text
         held_back.set()
         address = f"{PREFIX}/work?id={id}"
-        wait_until(lambda: "Stopped by anybody after 2 messages." in viewer.open(address).text, 20, "the end")
+        wait_until(lambda: "Stopped by anybody after 2 messages." in viewer.open(address).text, 60, "the end")
         assert viewer.open(viewer.at.links["Back to the list"]).ids == []
 
 

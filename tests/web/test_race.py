@@ -53,7 +53,7 @@ def test_cancelling_what_becomes_due(viewer: Viewer, site: Site) -> None:
                         # So near to what is next that the page is often too late, however slow it is.
                         ahead = max(2, ahead - 2) if cancelled[-1] == 2 else ahead + 6
         wait_until(
-            lambda: len(delivered) + sum(cancelled) >= rounds * MESSAGES, 20, "that the rest is delivered"
+            lambda: len(delivered) + sum(cancelled) >= rounds * MESSAGES, 60, "that the rest is delivered"
         )
     finally:
         stopped.set()

@@ -67,7 +67,7 @@ def test_files_do_not_wait_for_redis(silent: str, monkeypatch: pytest.MonkeyPatc
         began = monotonic()
         # More than the threads that Starlette has.
         pages = [pool.submit(get, f"{silent}/") for _ in range(50)]
-        wait_until(lambda: threads_of_pages() >= works.MOST_PAGES, 20, "that pages are being made")
+        wait_until(lambda: threads_of_pages() >= works.MOST_PAGES, 60, "that pages are being made")
         file = pool.submit(get, f"{silent}/static/live.js").result()
         assert not all(page.done() for page in pages)
         assert file[0] == 200

@@ -41,12 +41,12 @@ def cancel_all(viewer: Viewer) -> Page:
 def when_held_back(viewer: Viewer) -> str:
     """Wait until the first step is done, which :func:`held_back` waits behind. Returns the address."""
     address = address_of(viewer)
-    wait_until(lambda: "200 of 700 messages" in viewer.open(address).text, 20, "that it is so far")
+    wait_until(lambda: "200 of 700 messages" in viewer.open(address).text, 60, "that it is so far")
     return address
 
 
 def when_over(viewer: Viewer, address: str) -> Page:
-    wait_until(lambda: "Stop" not in viewer.open(address).buttons, 20, "that it is over")
+    wait_until(lambda: "Stop" not in viewer.open(address).buttons, 60, "that it is over")
     return viewer.at
 
 
@@ -96,7 +96,7 @@ def test_it_can_be_stopped(
     address = when_held_back(viewer)
     assert "It stops after the step" in viewer.press("Stop").text
     held_back.set()
-    wait_until(lambda: "Stopped by anybody after 200 messages." in viewer.open(address).text, 20, "the end")
+    wait_until(lambda: "Stopped by anybody after 200 messages." in viewer.open(address).text, 60, "the end")
     assert viewer.app.state.site.messages.count(Selection(state="scheduled")) == MESSAGES - 200
     [record] = [record for record in caplog.records if record.name == "kombu_redisdelay.web.works"]
     assert record.getMessage().endswith("stopped by anybody after 200 messages")

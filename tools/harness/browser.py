@@ -98,7 +98,7 @@ def seen(driver: webdriver.Chrome, selector: str, what: str = "textContent") -> 
 
 def wait_for(driver: webdriver.Chrome, selector: str, text: str) -> None:
     """Wait until an element has this text."""
-    wait_until(lambda: seen(driver, selector) == text, 20, f"that {selector} says {text!r}")
+    wait_until(lambda: seen(driver, selector) == text, 60, f"that {selector} says {text!r}")
 
 
 #: Returns what text has too little contrast with what is behind it (WCAG 2.2, AA).
