@@ -18,7 +18,6 @@ from tests.operations.memory.kit import NEARLY
 from tests.transport.kit import Site
 from tools.harness.redis_server import RedisServer
 
-
 #: Keys of which SCAN tells some. It takes its COUNT for a hint: a server whose table is just being made anew
 #: may tell 300 at once.
 MANY = 3000
