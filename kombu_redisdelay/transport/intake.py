@@ -276,7 +276,8 @@ class Intake:
     def is_patient(self, fetcher: SlotFetcher) -> bool:
         """Whether *fetcher* waits until there is room for more messages. A take of one message costs about as
         much as a take of ten. No place of a worker's pool is idle for it: less than half of what may be held
-        is free, and the other half is enough for all places."""
+        is free, and the other half is enough for all places. Pools of greenlets come without an event loop:
+        they take without a pause."""
         if not fetcher.expects_more or self.is_told_by_application:
             return False
         prefetch_count, room = self._channel.qos.prefetch_count, self.credit()
