@@ -48,10 +48,11 @@ from kombu_redisdelay.words import printable
 
 logger = logging.getLogger(__name__)
 
-#: The headers that ask more of the broker than to deliver a message at its time.
-ASKING = frozenset(
-    (DELAY_HEADER, CONFLICT_HEADER, KEY_HEADER, WEIGHT_HEADER, UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER)
-)
+#: The headers that ask more of the broker than to put a message where it belongs.
+ASKING_MORE = frozenset((DELAY_HEADER, CONFLICT_HEADER, UNIQUE_HEADER, WHILE_HEADER, AT_MOST_HEADER))
+
+#: Those, and what a message says to a fair queue.
+ASKING = ASKING_MORE | {KEY_HEADER, WEIGHT_HEADER}
 
 #: Headers of Celery's tasks. A retry has the first one, what a task publishes (and what comes after it in a
 #: chain, its callbacks, the body of a chord) the second, and members of a group but for the first the third.
@@ -70,6 +71,16 @@ _NOW = Due()
 def has_times(headers: Mapping[str, Any]) -> bool:
     """Whether a message with these *headers* may have a time from when on, or until when, it is wanted."""
     return bool((headers.get(ETA_HEADER)) or headers.get(EXPIRES_HEADER))
+
+
+def key_in(headers: Mapping[str, Any]) -> str | None:
+    """Weight and key of a message with these *headers* in a fair queue, as the scripts read it; ``None`` if
+    it has none.
+
+    Raises:
+        ValueError: a header is invalid. The error names it and the value.
+    """
+    return member_of(headers)
 
 
 class Outgoing:
@@ -134,7 +145,7 @@ class Outgoing:
             check_id(self.id)
             self.outcomes = []
         try:
-            self.key = member_of(self.headers)
+            self.key = key_in(self.headers)
         except ValueError as exc:
             if self.is_new_work:
                 raise

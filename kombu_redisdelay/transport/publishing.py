@@ -18,7 +18,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kombu_redisdelay.broker.members import DUE, with_own
 from kombu_redisdelay.broker.message import DELAY_HEADER, deliverable_ms, due, message_id
-from kombu_redisdelay.broker.outgoing import ASKING, Addressed, Outbox, Outgoing, has_times
+from kombu_redisdelay.broker.outgoing import (
+    ASKING,
+    ASKING_MORE,
+    Addressed,
+    Outbox,
+    Outgoing,
+    has_times,
+    key_in,
+)
 from kombu_redisdelay.broker.plan import Plan, plan
 from kombu_redisdelay.broker.publish_calls import Bindings
 from kombu_redisdelay.broker.ready import ReadyLists
@@ -124,8 +132,17 @@ class PublishingChannel(DeclaringChannel):
         """Publish *message* to *queue* by a plan, if both are plain. Returns whether it is done."""
         headers, properties, connection = message["headers"], message["properties"], self.connection
         store = self.store
-        if queue in store.expires_ms or queue in connection.bounds.of or not ASKING.isdisjoint(headers or ()):
+        if queue in store.expires_ms or queue in connection.bounds.of:
             return False
+        key = None
+        if not ASKING.isdisjoint(headers or ()):
+            if not ASKING_MORE.isdisjoint(headers):
+                return False
+            try:
+                key = key_in(headers)
+            except ValueError:
+                # The other way says what is wrong.
+                return False
         if DUE in message:
             return False
         if "correlation_id" in properties and not (headers and "task" in headers):
@@ -139,7 +156,7 @@ class PublishingChannel(DeclaringChannel):
         if plan is None:
             return False
         when = due(message) if headers and has_times(headers) else None
-        text = with_own(_encode(message), deliverable_ms(when))
+        text = with_own(_encode(message), deliverable_ms(when), key)
         if len(text) > self._sizes.noted:
             return False
         if when is None:

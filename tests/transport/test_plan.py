@@ -30,7 +30,8 @@ HEADERS = st.fixed_dictionaries(
         "id": st.sampled_from(["id", "an ☃ id", ""]),
         "eta": st.sampled_from([None, "", LATER, "2001-01-01T00:00:00", "2099-01-01T00:00:00.123456+02:00"]),
         "expires": st.sampled_from([None, "", LATER]),
-        "x-key": st.just("tenant"),
+        "x-key": st.sampled_from(["tenant", "ü", 3, "", True]),
+        "x-key-weight": st.sampled_from([1, 7, 0, "much"]),
         "mine": st.integers(),
     },
 )

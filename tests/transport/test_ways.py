@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "to a queue that expires": (TASK, "expiring", ""),
 }
 #: Those that ask nothing of the broker but to be delivered.
-PLAIN = ("a message", "a task", "for later")
+PLAIN = ("a message", "a task", "for later", "with a fair key")
 
 
 class Step(NamedTuple):
@@ -145,7 +145,7 @@ def test_publishing_goes_down(channel: Any, kind: str) -> None:
 
 def test_publishing_is_drawn(channel: Any) -> None:
     check_drawn("Published by a plan", published(channel, *KINDS["a task"]))
-    check_drawn("Published", published(channel, *KINDS["with a fair key"]))
+    check_drawn("Published", published(channel, *KINDS["to a queue that expires"]))
 
 
 @pytest.mark.parametrize("headers", [TASK, {**TASK, "eta": "2099-01-01T00:00:00+00:00"}])
