@@ -240,7 +240,8 @@ def _receive(delivery: Delivery, now_ms: float, now: float, message_of: MessageO
 def _can_be_read(delivery: Delivery, message_of: MessageOf) -> bool:
     try:
         payload, _, _ = opened(_decoded(delivery.payload))
-        _to_message({**payload, "properties": {**payload["properties"], "delivery_tag": ""}}, message_of)
+        payload["properties"]["delivery_tag"] = delivery.tag
+        _to_message(payload, message_of)
     except Exception:
         return False
     return True
