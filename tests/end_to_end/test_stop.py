@@ -83,9 +83,11 @@ def _unread(pid: int) -> int:
 
 def _stopped_process(site: Installation, worker: CeleryWorker) -> int:
     """Stop the process of the pool, which has run a task: before it has said that it is there, the worker
-    gives it none. The worker has read all that it has said: what is unread then is new."""
-    site.producer().send_task("work", ["first"])
+    gives it none, nor before it has said that its task is done. The worker has read all that it has said:
+    what is unread then is new."""
+    site.producer().send_task("work_late", ["first"])
     site.wait_ended(["first"])
+    # Only a task that is acked late is acked for what its process says last.
     wait_until(lambda: site.unacked() == 0, 20, "the ack")
     [process] = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
     os.kill(process, signal.SIGSTOP)
