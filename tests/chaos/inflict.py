@@ -16,6 +16,7 @@ from tests.chaos.site import Site
 from tests.chaos.upheavals import Upheavals
 from tests.chaos.worker import Worker
 from tools.harness.proxy import HOST
+from tools.harness.sentinel import WATCHER
 
 #: The addresses of workers and producers. Servers have others, where they come through proxies.
 CLIENTS = (HOST,)
@@ -82,12 +83,13 @@ class Inflictor:
             self._later(LONGER * self._lease, self._fleet.freeze(worker))
 
     def _kill_clients(self, pick: float) -> None:
-        """Every client of the servers, or one of each."""
+        """Every client of the servers, or one of each. The sentinels are none: without their connections,
+        they may fail over a primary that works."""
         at = time.time()
         for server in self._site.servers:
             # One that fails just now has no clients.
             with server.client(socket_timeout=PATIENCE) as client, suppress(RedisError):
-                ids = [each["id"] for each in client.client_list(_type="normal")]
+                ids = [each["id"] for each in client.client_list(_type="normal") if each["user"] != WATCHER]
                 victims = ids if pick < 0.5 else [ids[int((pick - 0.5) * 2 * len(ids))]]
                 for victim in victims:
                     _kill_client(client, victim)

@@ -36,6 +36,7 @@ def failures(result: Result) -> list[str]:
         "workers that do not work any more": len(result.idle),
         "keys left in Redis": len(result.left),
         "messages taken and not counted": result.unseen,
+        "failovers that nobody planned": result.surprises,
         **_broken_limits(result.restraints),
         **_broken_keys(result.keys),
         **_broken_fairness(result.fair),

@@ -68,6 +68,7 @@ class Result:
         keys: what became of tasks with keys; ``None`` if there were none.
         fair: what became of fair queues; ``None`` if there were none.
         failed: what became of tasks that failed; ``None`` if none were meant to.
+        surprises: failovers that nobody planned.
     """
 
     transport: Transport
@@ -85,6 +86,7 @@ class Result:
     keys: KeysVerdict | None = None
     fair: FairVerdict | None = None
     failed: FailedVerdict | None = None
+    surprises: int = 0
 
 
 class Run:
@@ -201,6 +203,7 @@ class Run:
                 else judge_failed(
                     producer.submissions, entries, failed, fleet.damage, self._judge(fleet).dead
                 ),
+                surprises=self._site.surprises(),
             )
 
     def _fair(

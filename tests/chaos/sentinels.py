@@ -33,6 +33,9 @@ class Sentinels(Site):
 
     failovers: ClassVar = (*_HARMS, Harm.PRIMARY_PARTITION)
     _site: SentinelSite
+    #: That of the last failover, as far as one is known.
+    _epoch: int
+    _surprises = 0
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -58,6 +61,7 @@ class Sentinels(Site):
 
     def befall(self, harm: Harm, pick: float) -> Course:
         do, end = {**_HARMS, Harm.PRIMARY_PARTITION: (self._site.partition, self._site.reunite)}[harm]
+        self._note_failovers()
         primary = self._site.primary()
         with in_use(self._site.proxies[primary]):
             do(primary)
@@ -68,9 +72,22 @@ class Sentinels(Site):
             wait_until(lambda: follows(primary), PATIENCE, "it does not become a replica")
             demoted = time.time()
             self._site.wait_whole()
+        self._epoch = self._site.epoch()
         # What was silent gets no more clients when it can be reached again. The others go on until they are
         # replicas.
         return Course(done if harm in _SILENT else demoted, served)
 
+    def surprises(self) -> int:
+        """They are told, for a replica that confirms a message need not be the one that is promoted while the
+        primary works: docs/sentinel.rst. So such a run may lose messages by no fault of ours."""
+        self._note_failovers()
+        return self._surprises
+
+    def _note_failovers(self) -> None:
+        epoch = self._site.epoch()
+        self._surprises += epoch != self._epoch
+        self._epoch = epoch
+
     def _start(self) -> None:
         self._site = self._exit.enter_context(SentinelSite(proxied=True, args=ARGUMENTS))
+        self._epoch = self._site.epoch()

@@ -91,6 +91,10 @@ class Site(Servers):
     def url(self, scheme: str, *, proxied: bool = False) -> str:
         """The URL for a transport. *proxied* is heard unless all are."""
 
+    def surprises(self) -> int:
+        """How many failovers there were, so far, that nobody planned."""
+        return 0
+
     @abstractmethod
     def befall(self, harm: Harm, pick: float) -> Course:
         """Do to the servers what is in `failovers` and `changes`, and return when they are whole again.

@@ -24,6 +24,7 @@ from tests.chaos.report import failures
 from tests.chaos.resumption import Resumption, resumptions
 from tests.chaos.run import Result
 from tests.chaos.schedule import FAILOVERS, SERVERS_INTERVAL, Harm, Planned, plan
+from tests.chaos.sentinels import Sentinels
 from tests.chaos.single import Single
 from tests.chaos.site import Course, Site, in_use
 from tests.chaos.transports import TRANSPORTS
@@ -372,13 +373,25 @@ def test_what_must_not_be_is_said() -> None:
     lost = judge([entry(START, 10), entry(START, 11)])
 
     assert failures(Result(transport, well, [], [], [], [], {}, 30, 10)) == []
-    assert failures(Result(transport, lost, [], [], ["a"], ["b", "c"], {"wake": 1}, 30, 10)) == [
+    assert failures(Result(transport, lost, [], [], ["a"], ["b", "c"], {"wake": 1}, 30, 10, surprises=1)) == [
         "tasks lost: 1",
         "duplicates unexplained: 1",
         "workers dead by themselves: 1",
         "workers that do not work any more: 2",
         "keys left in Redis: 1",
+        "failovers that nobody planned: 1",
     ]
+
+
+@pytest.mark.thorough
+def test_a_failover_that_nobody_planned() -> None:
+    with Sentinels(["q"]) as site:
+        site.befall(Harm.PRIMARY_KILL, 0)
+        assert site.surprises() == 0
+        site._site.fail_over()
+        site._site.wait_whole()
+        site.befall(Harm.PRIMARY_STOP, 0)
+        assert site.surprises() == 1
 
 
 def entry(event: str, at: float, worker: str = "a", due: float | None = None) -> Entry:

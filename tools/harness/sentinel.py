@@ -25,7 +25,7 @@ MASTER = "mymaster"
 PASSWORD = "of-clients"
 
 #: The user that replicas and sentinels log in as, everywhere.
-_WATCHER, _SECRET = "watcher", "of-servers"
+WATCHER, _SECRET = "watcher", "of-servers"
 _RULES = ("on", f">{_SECRET}", "~*", "&*", "+@all")
 
 #: The address that proxied servers and sentinels connect from. Clients have another one.
@@ -61,7 +61,7 @@ class Sentinel(RedisServer):
             f"bind {HOST}",
             f"dir {self.directory}",
             f"sentinel monitor {MASTER} {HOST} {monitored.announced_port} {quorum}",
-            f"sentinel auth-user {MASTER} {_WATCHER}",
+            f"sentinel auth-user {MASTER} {WATCHER}",
             f"sentinel auth-pass {MASTER} {_SECRET}",
             f"sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {MASTER} {FAILOVER_TIMEOUT_MS}",
@@ -88,6 +88,12 @@ class Sentinel(RedisServer):
             sum(not one["is_sdown"] and not one["is_disconnected"] for one in some) for some in others
         )
         return replicas, sentinels
+
+    def epoch(self) -> int:
+        """The number of the failover that made the primary what it is."""
+        with self.client(decode_responses=True) as client:
+            found = client.execute_command("SENTINEL MASTER", MASTER)
+        return int(found["config-epoch"])
 
     def primary_port(self) -> int:
         """The port of the server that it names."""
@@ -123,7 +129,7 @@ class SentinelSite(Assembly):
     ) -> None:
         super().__init__()
         common = [*args, "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
-        common += ["--user", _WATCHER, *_RULES, "--masteruser", _WATCHER, "--masterauth", _SECRET]
+        common += ["--user", WATCHER, *_RULES, "--masteruser", WATCHER, "--masterauth", _SECRET]
         # Without a password of their own, those who may not log in could do as much.
         self._tls = tls
         self.servers: list[RedisServer] = []
@@ -179,6 +185,10 @@ class SentinelSite(Assembly):
         """The others."""
         primary = self.primary()
         return [server for server in self.servers if server is not primary]
+
+    def epoch(self) -> int:
+        """The number of the failover that made the primary what it is: the highest that a sentinel knows."""
+        return max(sentinel.epoch() for sentinel in self.sentinels if sentinel.running)
 
     # -- what happens to them ------------------------------------------------------------------------------
 
@@ -286,10 +296,10 @@ def cut_off(server: RedisServer) -> None:
     """Keep replicas and sentinels from a server, as if the network between them was cut. Its other clients
     still reach it."""
     with server.client() as client:
-        client.execute_command("ACL", "DELUSER", _WATCHER)
+        client.execute_command("ACL", "DELUSER", WATCHER)
 
 
 def reconnect(server: RedisServer) -> None:
     """End what :func:`cut_off` has begun."""
     with server.client() as client:
-        client.execute_command("ACL", "SETUSER", _WATCHER, *_RULES)
+        client.execute_command("ACL", "SETUSER", WATCHER, *_RULES)
