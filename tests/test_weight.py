@@ -15,7 +15,7 @@ pytestmark = pytest.mark.once
 BUDGET = {
     "Python files": 211,
     "scripts": 46,
-    "lines of Lua": 5_060,
+    "lines of Lua": 5_110,
     "lines of broker": 7_300,
     "lines of cli": 3_000,
     "lines of operations": 8_320,

@@ -18,6 +18,7 @@
 -- include: archive_keep
 -- include: history
 -- include: leave
+-- include: wake
 
 local
   -- Delivery tag, and id of the message.
@@ -41,7 +42,8 @@ local LARGEST_KEPT = 1024 * 1024
 
 local base = base_of(KEYS[2])
 local is_failed = KEYS[3] == base .. 'failed'
-local queue = { base = base, unacked = KEYS[1], counts_keys = counts_keys(base) }
+local queue = { base = base, unacked = KEYS[1] }
+read_features(queue)
 local message = copy == '' and unacked_message(queue, tag) or copy ~= '' and copied(queue, copy)
 if not message then
   return 0

@@ -18,6 +18,7 @@
 
 -- include: expire
 -- include: leave
+-- include: wake
 
 if ARGV[1] == '0' then
   forget_duplicates(KEYS[4], KEYS[2], ARGV[2])

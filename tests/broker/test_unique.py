@@ -751,7 +751,7 @@ class TestManyAtOnce:
         assert max(calls.of(RESCHEDULE, first=3, each=4)) <= self.FEW
 
     def test_a_key_counts_the_same_in_lua(self) -> None:
-        text = (files("kombu_redisdelay") / "lua" / "include" / "unique.lua").read_text("utf-8")
+        text = (files("kombu_redisdelay") / "lua" / "include" / "unique_member.lua").read_text("utf-8")
         assert re.findall(r"^local BYTES_OF_KEY = (\d+)$", text, re.MULTILINE) == [str(BYTES_OF_KEY)]
 
 

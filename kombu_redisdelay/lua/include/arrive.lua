@@ -2,12 +2,11 @@
 -- keys ready (the list of step 0), wake, schedule, messages and duplicates, as far as it goes there, and
 --   separator    between the name of a ready list and its step
 --   expires_ms   x-expires of the queue, ms (0: none)
---   fair         its state (fair.lua)
+--   keys         what read_features() has found out (leave.lua)
 
 -- include: base
 -- include: expect
 -- include: expire
--- include: fair_key
 -- include: leave
 -- include: schedule
 
@@ -27,7 +26,7 @@ end
 local function expect_ready(message, where)
   local queue, push = message.queue, where == 'head' and 'RPUSH' or 'LPUSH'
   expect_list(list_in(queue, message.step), push)
-  if where == 'head' and queue.fair == 'on' then
+  if where == 'head' and queue.keys and queue.keys.are_sorted then
     expect_right(push, queue.base .. message.step .. ':', '')
   end
 end
@@ -36,8 +35,11 @@ end
 -- key, nil if none has. Notes its own id.
 local function key_and_holder(message, now_ms)
   local queue = message.queue
+  if not unique_of(message.stored, message.start) then
+    return nil
+  end
   local holder, id, key =
-    look_for_holder(queue.base, message.stored, message.start, now_ms, lists_of(queue))
+    unique().look_for_holder(queue.base, message.stored, message.start, now_ms, lists_of(queue))
   message.id = id
   return key, holder
 end
@@ -45,22 +47,20 @@ end
 -- Its unique key comes with it. `state` and `member` are those of unique.lua.
 local function bring_key(message, state, member, now_ms)
   local queue = message.queue
-  if message.tag then
-    keep_unique_key(message.unique_key, state, message.step, now_ms, member)
-  else
-    hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
+  if message.unique_key then
+    unique().keep(message.unique_key, state, message.step, now_ms, member)
+  elseif not message.tag and unique_of(message.stored, message.start) then
+    unique().hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
   end
 end
 
--- In a fair queue, the head is the list of its key; `had_messages` is for turns_of_first() (fair.lua).
-local function becomes_ready(message, where, payload, now_ms, had_messages)
+local function becomes_ready(message, where, payload, now_ms)
   local queue, step, unique_key = message.queue, message.step, message.unique_key
   local ready = list_in(queue, step)
   if where == 'tail' then
     redis.call('LPUSH', ready, payload)
-  elseif queue.fair == 'on' then
-    local key, with_key = key_and_payload(payload)
-    put_first(queue.base, step, key, with_key, had_messages)
+  elseif queue.keys and queue.keys.are_sorted then
+    queue.keys.arrive_first(step, payload)
   else
     redis.call('RPUSH', ready, payload)
   end
@@ -70,8 +70,11 @@ end
 
 -- Whether becomes_due() would return true.
 local function may_be_due(message, now_ms)
+  if not unique_of(message.stored, message.start) then
+    return true
+  end
   local base, list_of = message.queue.base, lists_of(message.queue)
-  local _, _, _, is_busy = look_at_key(base, message.member, message.stored, now_ms, list_of)
+  local _, _, _, is_busy = unique().look(base, message.member, message.stored, now_ms, list_of)
   return not is_busy
 end
 
@@ -79,7 +82,10 @@ end
 -- blocked, and this returns false.
 local function becomes_due(message, payload, now_ms)
   local queue, step, list_of = message.queue, message.step, lists_of(message.queue)
-  if not may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of) then
+  if
+    unique_of(message.stored, message.start)
+    and not unique().may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of)
+  then
     return false
   end
   leave(message)

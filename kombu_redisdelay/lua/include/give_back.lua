@@ -55,16 +55,15 @@ end
 --   now_ms     when that began
 --   unnamed    pairs of a delivery tag and a message, of those that are still unacked: they must wait, or
 --              are to be dead letters, and their ids were not given. The caller comes again with them
---   had_messages   keys of a fair queue that had messages (fair.lua)
 local function nothing_given_back()
   local now_ms = clock_us() / 1000
-  return { now_ms = now_ms, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {}, had_messages = {} }
+  return { now_ms = now_ms, settled = 0, dead = 0, dropped = 0, briefs = {}, unnamed = {} }
 end
 
 -- How many messages of a queue one script gives back, of so many.
 local function most_given_back(queue, count)
   -- In a queue that counts keys, a message costs three times as much.
-  return queue.counts_keys and 50 or queue.fair and 100 or count
+  return queue.keys and (queue.keys.are_counted and 50 or 100) or count
 end
 
 -- `id` is the name that the message gets if it must wait or is a dead letter; '' if the caller does not know
@@ -90,7 +89,7 @@ local function give_back(tag, id, reason, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  if where ~= 'dead' and is_replaced_by_retry(message.unique_key) then
+  if where ~= 'dead' and message.unique_key and unique().is_replaced_by_retry(message.unique_key) then
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then
@@ -117,14 +116,16 @@ local function give_back(tag, id, reason, queue, done)
     local payload = reason == 'unseen' and string.sub(stored, start) or with_members(stored, start, changes)
     expect_ready(message, where)
     leave(message)
-    becomes_ready(message, where, payload, now_ms, done.had_messages)
+    becomes_ready(message, where, payload, now_ms)
   end
   return stored, where, message.unique_key and BYTES_OF_KEY or 0
 end
 
 -- To be called when all were given back.
 local function tell_of_given_back(reason, queue, done)
-  turns_of_first(queue.base, done.had_messages)
+  if queue.keys then
+    queue.keys.have_arrived()
+  end
   note_given_back(queue.wake, reason, done.settled, done.dead)
   -- Also for those in the schedule: the queue may have a limited concurrency.
   if done.settled > done.dead then

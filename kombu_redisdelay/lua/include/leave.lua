@@ -8,15 +8,64 @@
 -- Of its `queue`, this needs the keys base and unacked, or schedule, messages and duplicates, as far as the
 -- message comes from there, and what read_features() finds out.
 
--- include: duplicates
--- include: fair_unacked
--- include: unique_unacked
+--
+-- A script makes all of its functions anew at each call, which costs as much as what most calls then do. So
+-- what a feature does is made inside of a function, for the first message or queue that uses it.
 
--- Finds out whether a queue is fair, and whether its messages are counted by key.
+-- include: duplicates
+-- include: unique_member
+
+-- What is done with unique keys: call it for a message that has one.
+local made
+local function unique()
+  if not made then
+    -- include: unique_unacked
+    made = {
+      of_unacked = unique_key_of,
+      free = free_unique_key,
+      is_replaced_by_retry = is_replaced_by_retry,
+      keep = keep_unique_key,
+      look = look_at_key,
+      may_become_ready = may_become_ready,
+      forget = forget_unique,
+      look_for_holder = look_for_holder,
+      hold_or_keep = hold_or_keep,
+    }
+  end
+  return made
+end
+
+-- What is done in a queue that is fair, or that counts the messages of each key; nil for another queue.
+local function for_keys(queue)
+  -- include: fair_key
+  -- include: fair_unacked
+  local base, state, is_counting = queue.base, fair_state(queue.base), counts_keys(queue.base)
+  if not state and not is_counting then
+    return nil
+  end
+  local had_messages = {}
+  return {
+    are_sorted = state == 'on',
+    are_counted = is_counting,
+    leave = function(tag)
+      return is_counting and release_key(base, queue.unacked, tag)
+    end,
+    -- At the head, a message is in the list of its key.
+    arrive_first = function(step, payload)
+      local key, with_key = key_and_payload(payload)
+      put_first(base, step, key, with_key, had_messages)
+    end,
+    -- When all have arrived.
+    have_arrived = function()
+      turns_of_first(base, had_messages)
+    end,
+  }
+end
+
+-- Finds out whether keys matter in a queue: for most queues, this is one command.
 local function read_features(queue)
-  -- For most queues, this is all.
   if redis.call('EXISTS', queue.base .. 'control', queue.base .. 'unacked-keys') > 0 then
-    queue.fair, queue.counts_keys = fair_state(queue.base), counts_keys(queue.base)
+    queue.keys = for_keys(queue)
   end
 end
 
@@ -29,13 +78,14 @@ local function unacked_message(queue, tag)
     return nil
   end
   local start = stored_start(stored)
+  local has_key = unique_of(stored, start)
   return {
     queue = queue,
     tag = tag,
     stored = stored,
     start = start,
     step = stored_step(stored),
-    unique_key = unique_key_of(queue.base, queue.unacked, tag, stored, start),
+    unique_key = has_key and unique().of_unacked(queue.base, queue.unacked, tag, stored, start),
   }
 end
 
@@ -67,8 +117,8 @@ local function leave(message)
     return
   end
   redis.call('HDEL', queue.unacked, message.tag)
-  if queue.counts_keys then
-    release_key(queue.base, queue.unacked, message.tag)
+  if queue.keys then
+    queue.keys.leave(message.tag)
   end
 end
 
@@ -76,8 +126,11 @@ end
 -- counts as.
 local function is_over(message, now_ms)
   if not message.tag then
-    return forget_unique(message.queue.base, message.stored, now_ms)
+    local has_key = unique_of(message.stored, message.start)
+    return has_key and unique().forget(message.queue.base, message.stored, now_ms) or 0
+  elseif message.unique_key then
+    unique().free(message.unique_key, now_ms)
+    return BYTES_OF_KEY
   end
-  free_unique_key(message.unique_key, now_ms)
-  return message.unique_key and BYTES_OF_KEY or 0
+  return 0
 end

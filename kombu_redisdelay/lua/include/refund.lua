@@ -1,7 +1,8 @@
 -- What a message has taken that was not run is given back: one more may be taken at once. Nobody notes which
 -- messages were taken before there was a rate.
 
--- include: fair_limits
+-- include: number
+-- include: wake
 
 local function refund_queue(base, now_us)
   local control = base .. 'control'
@@ -21,10 +22,9 @@ end
 
 -- The same for the rate of its key in a fair queue.
 local function refund_key(base, stored, now_us)
+  -- include: fair_key
+  -- include: fair_limits
   local fair = { base = base, needs_ack = true, now_us = now_us }
-  if fair_state(base) ~= 'on' then
-    return
-  end
   read_fair_limits(fair)
   local key = fair_key_of(stored, stored_start(stored))
   read_keys(fair, { key })
@@ -40,5 +40,7 @@ end
 
 local function refund(queue, stored, now_us)
   refund_queue(queue.base, now_us)
-  refund_key(queue.base, stored, now_us)
+  if queue.keys and queue.keys.are_sorted then
+    refund_key(queue.base, stored, now_us)
+  end
 end

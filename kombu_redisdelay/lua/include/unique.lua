@@ -19,17 +19,10 @@
 -- that holds its key matters. Any other one is treated as if it had no key. So no key keeps a message for
 -- ever, and a key whose message is gone is free. What another program did to these hashes is ignored.
 
--- include: members
+-- include: unique_member
 -- include: wake
 
--- Our publisher writes printable ASCII. Anything else, by another program, is no key.
-local UNIQUE = '^"redisdelay%-unique": ?%["([wdl])", ?"([ !#-~]*)", ?"([ !#-~]*)"%]'
--- The same from the beginning of a message that was never redelivered. Most messages match it.
-local FIRST_TIME = '^{"redisdelay%-due": ?%d+, ?' .. string.sub(UNIQUE, 2)
 local UNTIL_TAKEN = 'w'
--- A script that moves a message with a key also moves the key, which takes as long as several messages. Where
--- the bytes of a script are limited, the key counts as this number of them. broker/unique.py has the same.
-local BYTES_OF_KEY = 4096
 local BLOCKED = 'inf'
 -- A short list is read to see whether a message is still in it, once that has waited for a moment.
 local SEEN_AFTER_MS, MOST_SEEN, BYTES_SEEN = 1000, 50, 131072
@@ -37,20 +30,6 @@ local SEEN_AFTER_MS, MOST_SEEN, BYTES_SEEN = 1000, 50, 131072
 -- If the next one to be taken became ready this much later than a message, that message was taken, and no
 -- script has noted it. The time of the next one is by the clock of its publisher, which may be minutes ahead.
 local PASSED_MS = 600000
-
--- Mode, id and key of a message; nothing if it has no key.
-local function unique_of(stored, start)
-  local mode, id, key = string.match(stored, FIRST_TIME, start)
-  if mode then
-    return mode, id, key
-  end
-  local _, brace, rest = members_of(stored, start)
-  if brace then
-    -- Behind the key of a fair queue.
-    local _, last = string.find(stored, '^"redisdelay%-key": ?"[^"]*", ?', rest)
-    return string.match(stored, UNIQUE, last and last + 1 or rest)
-  end
-end
 
 -- Whether any key is held in the queue. `base` is what its keys begin with (queue.lua).
 local function has_unique(base)

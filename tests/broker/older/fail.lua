@@ -20,6 +20,7 @@
 -- include: duplicates
 -- include: full
 -- include: history
+-- include: unique_member
 -- include: unique
 -- include: unique_unacked
 -- include: fair

@@ -20,6 +20,7 @@
 -- include: stored
 -- include: members
 -- include: history
+-- include: unique_member
 -- include: unique
 -- include: failed
 -- include: requeue_kept
