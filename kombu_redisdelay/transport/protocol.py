@@ -27,6 +27,29 @@ _LIST = (list, tuple)
 LONGEST_LIMIT = 1e12
 
 
+def is_usual(message: virtual.Message) -> bool:
+    """Whether a *message* is as Celery writes nearly all: nothing is wrong with it, and its id is ASCII. What
+    any other one is, the functions below find out."""
+    headers = message.headers
+    # Each message goes through this: it calls nothing of ours.
+    for name, types, usual in _HEADERS.types:
+        value = headers[name] if name in headers else None  # noqa: SIM401
+        if type(value) not in types and (usual is None or value != usual):
+            return False
+    try:
+        id, task, body = headers["id"], headers["task"], message.payload
+    except Exception:
+        return False
+    if not (type(id) is str and id and id.isascii() and type(task) is str):
+        return False
+    if not (type(body) in _LIST and len(body) == 3):
+        return False
+    args, kwargs, embedded = body
+    return (
+        type(args) in _LIST and type(kwargs) is dict and type(embedded) is dict and not any(embedded.values())
+    )
+
+
 def wrong_part(message: virtual.Message) -> str | None:
     """What is wrong with a *message* that Celery's worker is about to handle, in a line that names the part;
     ``None`` if it can be handled, or if Celery itself finds what is wrong.
@@ -87,8 +110,7 @@ def _wrong_list(body: Any) -> str | None:
         return None
     if not isinstance(embedded, dict):
         return "body's third part is not an object"
-    # Most tasks have nothing in there, and nothing is right.
-    return _EMBEDDED.wrong_one(embedded) if any(embedded.values()) else None
+    return _EMBEDDED.wrong_one(embedded)
 
 
 # -- the parts -------------------------------------------------------------------------------------------
@@ -128,23 +150,20 @@ class _Parts:
         self._where = where
         self._parts = parts
         self._needs = needs
-        self._types = [(name, part.types, part.usual) for name, part in parts.items()]
+        #: What :func:`is_usual` needs of each.
+        self.types = [(name, part.types, part.usual) for name, part in parts.items()]
 
     def wrong_one(self, values: dict[str, Any]) -> str | None:
         """What is wrong with one of *values*, in a line; ``None`` if all are right, or are now."""
-        # Each message goes through this: it calls nothing if all are right.
         for name in self._needs:
             if name not in values:
                 return f"{self._where} {name!r} is missing"
-        parts = self._parts
-        for name, types, usual in self._types:
-            value = values[name] if name in values else None  # noqa: SIM401
-            if type(value) in types or (usual is not None and value == usual):
-                continue
-            if not parts[name].is_right(value):
-                meant = parts[name].meant(value)
+        for name, part in self._parts.items():
+            value = values.get(name)
+            if type(value) not in part.types and not part.is_right(value):
+                meant = part.meant(value)
                 if meant is _NOTHING:
-                    return f"{self._where} {name!r} is not {parts[name].words}"
+                    return f"{self._where} {name!r} is not {part.words}"
                 values[name] = meant
         return None
 

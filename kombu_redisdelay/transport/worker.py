@@ -38,7 +38,7 @@ from kombu_redisdelay.rpc_results import let_results_expire
 from kombu_redisdelay.transport.channel import Channel
 from kombu_redisdelay.transport.patience import impatient
 from kombu_redisdelay.transport.pools import forget_nothing, make_room, watch_pool
-from kombu_redisdelay.transport.protocol import task_with_odd_id, wrong_part
+from kombu_redisdelay.transport.protocol import is_usual, task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.refused import NeverServed, UnknownError, as_worker, may_connect_again
 from kombu_redisdelay.transport.tasks import Gate, has_crashed
 from kombu_redisdelay.transport.unusable import UNUSABLE
@@ -232,6 +232,8 @@ def _create_task_handler(create: Callable[..., Any], self: Any, *args: Any, **kw
 
     @wraps(handler)
     def on_task_received(message: virtual.Message) -> Any:
+        if is_usual(message):
+            return handler(message)
         wrong = wrong_part(message)
         if wrong is None and (task := task_with_odd_id(message)) is not None and keeps_result(task):
             wrong = "id is empty or no text, and the result is kept under it"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kombu.transport import virtual
 
 from kombu_redisdelay.broker.message import check, due
-from kombu_redisdelay.transport.protocol import wrong_part
+from kombu_redisdelay.transport.protocol import is_usual, task_with_odd_id, wrong_part
 from kombu_redisdelay.transport.receive import _decoded
 from tests.environments import examples
 from tests.search import may_search_for_long
@@ -211,7 +211,9 @@ def ours(entry: bytes) -> virtual.Message:
     """As our transport delivers it, and our worker hands it to Celery."""
     made = virtual.Message(check(_decoded(entry)), channel=_Channel())
     made.accept = {"application/json"}
+    is_plain = is_usual(made)
     wrong = wrong_part(made)
+    assert not (is_plain and (wrong or task_with_odd_id(made)))
     if wrong is not None:
         raise ValueError(wrong)
     return made

@@ -11,7 +11,7 @@ from celery import Celery, chain, chord, group
 from kombu.serialization import registry
 from kombu.transport import virtual
 
-from kombu_redisdelay.transport.protocol import wrong_part
+from kombu_redisdelay.transport.protocol import is_usual, wrong_part
 from tests.end_to_end.fuzz.wellformed import BODY, protocol_1, protocol_2, written
 
 
@@ -36,7 +36,19 @@ def wrong(protocol: int, *path: Any, value: Any) -> str | None:
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    return wrong_part(message(tree))
+    is_plain = is_usual(message(tree))
+    found = wrong_part(message(tree))
+    assert not (is_plain and found)
+    return found
+
+
+def test_nearly_all_are_usual() -> None:
+    app = Celery(broker="memory://", set_as_current=False)
+    sent = app.amqp.as_task_v2("an id", "work", args=["a"], kwargs={"b": 1}, create_sent_event=True)
+    made = {**protocol_2("label", "work"), "headers": sent.headers, "body": sent.body}
+    assert is_usual(message(made))
+    assert is_usual(message(protocol_2("label", "work")))
+    assert not is_usual(message(protocol_1("label", "work")))
 
 
 IN_HEADERS: list[tuple[str, Any, str]] = [
