@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -109,7 +108,7 @@ class Leftovers:
         cursor, size = b"0", FIRST_PAGE
         while True:
             cursor, reply = self._store.server.call("HSCAN", self._unacked_key, cursor, "COUNT", size)
-            found = _pairs(reply)
+            found = list(zip(reply[::2], reply[1::2], strict=True))
             yield from (Leftover(tag, data) for tag, data in found)
             if cursor in (b"0", 0):
                 return
@@ -252,13 +251,6 @@ class StrandedLists:
         keys = self._store.keys(stranded.queue).around(stranded.key)
         moved: Sequence[int] = MOVE_READY(self._store.server, keys, args)
         return moved
-
-
-def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
-    # redis-py makes a dictionary of it.
-    if isinstance(reply, dict):
-        return list(reply.items())
-    return list(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _move_size(move: tuple[Leftover, Destination]) -> int:

@@ -128,6 +128,8 @@ class SingleServer:
 
     def _call_over_pool(self, commands: Sequence[Command]) -> list[Any]:
         with self._redis.pipeline(transaction=False) as pipe:
+            # The replies as they come, as over the line: redis-py would make dictionaries and sets of some.
+            pipe.response_callbacks = {}  # type: ignore[assignment]
             for command in commands:
                 pipe.execute_command(*unpacked(command))
             replies = pipe.execute(raise_on_error=False)

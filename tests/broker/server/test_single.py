@@ -43,6 +43,30 @@ def test_an_error_is_the_reply_of_its_command(single: SingleServer, in_use: bool
     assert isinstance(refused, ResponseError)
 
 
+#: What is read, from keys of each type.
+READ = """TIME|SCAN 0 COUNT 100|PING|EXISTS a b|PTTL a|TYPE a|TYPE list|TYPE hash|TYPE zset|TYPE set
+LRANGE list 0 -1|LINDEX list 0|LLEN list|HSCAN hash 0|HKEYS hash|HMGET hash f none|HGET hash f|HGETALL hash
+HRANDFIELD hash -2|HRANDFIELD hash 1 WITHVALUES|HEXISTS hash f|HLEN hash|HSTRLEN hash f|ZSCAN zset 0
+ZRANGE zset 0 -1 WITHSCORES|ZMSCORE zset m none|ZSCORE zset m|ZRANGEBYSCORE zset 0 9|ZRANDMEMBER zset
+ZCARD zset|ZCOUNT zset 0 9|SMEMBERS set|SISMEMBER set m|SCRIPT LOAD return|SCRIPT EXISTS none
+EVAL return{1,'a',{}} 0""".replace("\n", "|").split("|")
+
+
+@pytest.mark.parametrize("command", READ)
+def test_a_reply_is_the_same_while_another_thread_uses_the_line(single: SingleServer, command: str) -> None:
+    """redis-py would make a dictionary, a set or a number of it, for one of the two ways only."""
+    single.call_all(("RPUSH", "list", "1", "2"), ("HSET", "hash", "f", "1"))
+    single.call_all(("ZADD", "zset", 1.5, "m"), ("SADD", "set", "m"))
+    [alone] = single.call_all(tuple(command.split()))
+    with single.line._lock:
+        [beside] = single.call_all(tuple(command.split()))
+    if command == "TIME":
+        alone, beside = map(type, alone), map(type, beside)
+        assert list(alone) == list(beside)
+    else:
+        assert (type(beside), beside) == (type(alone), alone)
+
+
 @pytest.mark.parametrize("in_use", [False, True])
 def test_keys_that_were_packed_ahead(single: SingleServer, in_use: bool) -> None:
     with single.line._lock if in_use else nullcontext():
