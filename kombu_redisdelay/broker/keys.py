@@ -239,7 +239,10 @@ def expected_type(key: str) -> str:
         return "zset"
     if "_kombu.binding" in key:
         return "hash" if ":redisdelay:unbound:" in key else "set"
-    name = key.rpartition("}:")[2]
+    base, mark, name = key.rpartition("}:")
+    if not mark or "redisdelay:{" not in base:
+        # A queue may be named as one of ours is.
+        return "list"
     several = (kind for begin, kind in _TYPES_OF_SEVERAL.items() if name.startswith(begin))
     return next(several, _TYPES.get(name, "list"))
 

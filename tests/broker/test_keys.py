@@ -57,3 +57,11 @@ def test_the_page_has_each_of_them_and_its_type() -> None:
     names = [key.removeprefix("redisdelay:{Q}:") for key in redis_keys("", "Q", "").own]
     assert set(said) == {*names, "turns:", "unacked:", "claim:", "finished:sent:"}
     assert said == {name: expected_type(f"redisdelay:{{Q}}:{name}") for name in said}
+
+
+@pytest.mark.parametrize("queue", ["messages", "fair", "x}:messages", "history"])
+@pytest.mark.parametrize("in_slots", [False, True])
+def test_a_ready_list_named_as_one_of_ours_is_a_list(queue: str, in_slots: bool) -> None:
+    keys = redis_keys("", queue, "\x06\x16", in_slots=in_slots)
+    assert expected_type(keys.ready) == "list"
+    assert expected_type(keys.messages) == "hash"

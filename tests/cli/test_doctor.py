@@ -169,6 +169,25 @@ def test_settings_of_the_server(
 
 
 @pytest.mark.once
+def test_keys_that_were_thrown_away_are_told() -> None:
+    with RedisServer(appendonly=True) as server:
+        site = Site(server)
+        try:
+            site.redis.config_set("maxmemory-policy", "allkeys-lru")
+            site.redis.config_set("maxmemory", site.redis.info("memory")["used_memory"] + 2**20)
+            for number in range(64):
+                site.redis.set(f"key-{number}", "x" * 2**16)
+            assert "keys thrown away" in site.findings("wrong")["eviction"]
+            site.redis.config_set("maxmemory", 0)
+            site.redis.config_set("maxmemory-policy", "noeviction")
+            assert "keys thrown away" in site.findings("warning")["eviction"]
+            site.redis.config_resetstat()
+            assert "eviction" in site.findings("ok")
+        finally:
+            site.close()
+
+
+@pytest.mark.once
 def test_a_server_without_lua() -> None:
     """As Valkey from 9.1 on without its module: here, EVAL is taken away."""
     names = [word for name in ("EVAL", "EVALSHA") for word in ("--rename-command", name, "")]

@@ -219,7 +219,7 @@ def check_server(server: OneServer) -> Iterator[Finding]:
     yield from _saving(info, server)
     yield _persistence(info, server.setting("save"), server.setting("appendfsync"))
     memory = memory_in(info)
-    yield _eviction(memory)
+    yield _eviction(memory, int(info.get("evicted_keys", 0)))
     yield _memory(memory)
 
 
@@ -319,19 +319,31 @@ def _persistence(info: Mapping[str, Any], save: str | None, fsync: str | None) -
     return warning(check, "snapshots only: a crash loses what came after the last one", advice)
 
 
-def _eviction(memory: ServerMemory) -> Finding:
-    evicted = evicted_by(memory.policy)
-    if not evicted:
-        return ok("eviction", f"maxmemory-policy {memory.policy}")
-    return wrong(
-        "eviction",
-        f"maxmemory-policy {memory.policy}: when memory runs out, {evicted} may be thrown away",
-        "CONFIG SET maxmemory-policy noeviction, and in the server's configuration.",
-    )
+def _eviction(memory: ServerMemory, count: int) -> Finding:
+    """
+    Arguments:
+        count: how many keys the server has evicted.
+    """
+    check, policy, evicted = "eviction", f"maxmemory-policy {memory.policy}", evicted_by(memory.policy)
+    lost = f"{number_of(count, 'key')} thrown away since its start, or the last CONFIG RESETSTAT"
+    if evicted:
+        found = f"{policy}: when memory runs out, {evicted} may be thrown away"
+        return wrong(
+            check,
+            f"{found}; {lost}" if count else found,
+            "CONFIG SET maxmemory-policy noeviction, and in the server's configuration.",
+        )
+    if count:
+        return warning(
+            check, f"{policy}, but {lost}", "If it has nothing but queues, messages were among them."
+        )
+    return ok(check, policy)
 
 
 def _memory(memory: ServerMemory) -> Finding:
     check, found = "memory", str(memory)
+    if memory.is_full and memory.policy.startswith("allkeys-"):
+        return wrong(check, f"{found}: it is full, and keys are thrown away", _WHAT_FILLS_IT)
     if memory.is_full:
         advice = f"Give it more. Workers go on, and messages that wait can be cancelled. {_WHAT_FILLS_IT}"
         return wrong(check, f"{found}: it is full, and publishing fails", advice)
