@@ -64,6 +64,8 @@ TRANSPORTS = {
             patience=20,
             # A queue keeps its history as long as it is known; for an hour it is noted that one was searched.
             expected=rf"{_BINDINGS}|redisdelay:known-queues|redisdelay:\{{.*\}}:(history|claim:unlisted)",
+            # In a long run, more fail than are kept by default.
+            options={"keep_failed": {"count": 10**6, "bytes": 10**9}},
         ),
         Transport(
             name="redis",
