@@ -235,16 +235,16 @@ def is_ours(queue: str) -> bool:
 
 def expected_type(key: str) -> str:
     """The Redis type of *key*: one of a :class:`RedisKeys`, that of the known queues, or one of bindings."""
+    base, mark, name = key.rpartition("}:")
+    if mark and "redisdelay:{" in base:
+        several = (kind for begin, kind in _TYPES_OF_SEVERAL.items() if name.startswith(begin))
+        return next(several, _TYPES.get(name, "list"))
     if key.endswith(known_queues("")):
         return "zset"
     if "_kombu.binding" in key:
         return "hash" if ":redisdelay:unbound:" in key else "set"
-    base, mark, name = key.rpartition("}:")
-    if not mark or "redisdelay:{" not in base:
-        # A queue may be named as one of ours is.
-        return "list"
-    several = (kind for begin, kind in _TYPES_OF_SEVERAL.items() if name.startswith(begin))
-    return next(several, _TYPES.get(name, "list"))
+    # A queue may be named as one of ours is.
+    return "list"
 
 
 def siblings(keys: Iterable[str]) -> list[str]:

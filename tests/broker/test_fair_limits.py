@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from redis.exceptions import ResponseError
 
 from kombu_redisdelay.broker.consumer import Consumer
 from kombu_redisdelay.broker.delivery import Delivery, Request
@@ -648,3 +651,34 @@ class TestTakenBeforeTheLimit:
         check_fair(rig.store, ["q"], {})
         assert not rig.client.exists(earlier)
         assert ids(taken(rig.consumer("idle"), "q")) == ["a1"]
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("name", ["active", "limited", "unacked-keys", "fair", "turns:0"])
+@pytest.mark.parametrize("how", ["requeue", "give back", "later", "dead"])
+def test_a_key_with_a_wrong_type_loses_no_message(rig: Rig, name: str, how: str) -> None:
+    """It has left its consumer when its key is released."""
+    fair = FairQueues(rig.store)
+    fair.switch_on(["q"])
+    fair.limit(["q"], StoredKeyLimits(concurrency=1))
+    publish(rig, "k", "1", "2")
+    me = rig.consumer()
+    [delivery] = taken(me, "q")
+    key = rig.key("q", name)
+    rig.client.delete(key)
+    rig.client.set(key, "of somebody else")
+    with suppress(ResponseError):
+        if how == "requeue":
+            me.requeue("q", delivery.tag)
+        elif how == "give back":
+            me.give_back("q", delivery.tag)
+        elif how == "later":
+            park(me, delivery, "1", rig.database.now_ms() + HOUR)
+        else:
+            dead_letter(me, delivery, "why")
+    rig.client.delete(key)
+    read = {b"list": lambda each: rig.client.lrange(each, 0, -1), b"hash": rig.client.hvals}
+    there = [
+        stored for each in rig.all_keys() for stored in read.get(rig.client.type(each), lambda _: [])(each)
+    ]
+    assert sum(b'"id": "1"' in stored for stored in there) == 1

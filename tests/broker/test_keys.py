@@ -65,3 +65,13 @@ def test_a_ready_list_named_as_one_of_ours_is_a_list(queue: str, in_slots: bool)
     keys = redis_keys("", queue, "\x06\x16", in_slots=in_slots)
     assert expected_type(keys.ready) == "list"
     assert expected_type(keys.messages) == "hash"
+
+
+@pytest.mark.parametrize("queue", ["x_kombu.binding.y", "a:redisdelay:known-queues", "_kombu.binding.q"])
+def test_the_keys_of_a_queue_with_an_odd_name(queue: str) -> None:
+    keys = redis_keys("", queue, "\x06\x16")
+    assert [expected_type(key) for key in (keys.messages, keys.schedule, keys.wake)] == [
+        "hash",
+        "zset",
+        "zset",
+    ]

@@ -34,7 +34,7 @@ local function key_list(base, step, key)
 end
 
 local function clock_of(base, step)
-  return tonumber(redis.call('HGET', base .. 'fair', 'clock:' .. step)) or 0
+  return tonumber(redis.pcall('HGET', base .. 'fair', 'clock:' .. step)) or 0
 end
 
 -- Text of a time of the clock: a whole number. Lua would write large ones with an exponent.

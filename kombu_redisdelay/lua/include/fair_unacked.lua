@@ -10,12 +10,16 @@
 -- The clock of a step goes back by this when it is greater (fair_order.lua).
 local REBASE = 2 ^ 52
 
--- Lets keys have their turns again that were at a limit. Returns whether any of them has messages.
+-- Lets keys have their turns again that were at a limit. Returns whether any of them has messages. A message
+-- may be on its way when this is called: so what another program has put into one of these keys is no error.
 local function unlimit(base, keys)
   if #keys == 0 then
     return false
   end
-  local found, turns, was_limited = redis.call('HMGET', base .. 'limited', unpack(keys)), {}, false
+  local found, turns, was_limited = redis.pcall('HMGET', base .. 'limited', unpack(keys)), {}, false
+  if found.err then
+    return false
+  end
   for i, key in ipairs(keys) do
     was_limited = was_limited or found[i]
     for step, digits in string.gmatch(found[i] or '', '(%d+) (%-?%d+)') do
@@ -35,7 +39,7 @@ local function unlimit(base, keys)
     redis.call('HDEL', base .. 'limited', unpack(keys))
   end
   for step, of_step in pairs(turns) do
-    redis.call('ZADD', base .. 'turns:' .. step, unpack(of_step))
+    redis.pcall('ZADD', base .. 'turns:' .. step, unpack(of_step))
   end
   return next(turns) ~= nil
 end
@@ -56,7 +60,7 @@ local function release_key(base, unacked_key, tag)
   local left = redis.pcall('HINCRBY', base .. 'active', key, '-1')
   -- An error if another program has written something else there.
   if type(left) ~= 'number' or left <= 0 then
-    redis.call('HDEL', base .. 'active', key)
+    redis.pcall('HDEL', base .. 'active', key)
   end
   if unlimit(base, { key }) then
     wake(base .. 'wake')

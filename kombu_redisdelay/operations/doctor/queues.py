@@ -156,11 +156,12 @@ def _stranded(store: Store, queue: str, lists: Sequence[Stranded]) -> Iterator[F
 
 
 def _wrong_types(store: Store, queue: str) -> Iterator[Finding]:
-    keys = store.keys(queue)
-    every = [*store.ready_keys(queue), *keys.own]
+    # By its name, a ready list could be taken for another key.
+    every = dict.fromkeys(store.ready_keys(queue), "list")
+    every |= {key: expected_type(key) for key in store.keys(queue).own}
     types = checked(store.server.call_all(*(("TYPE", key) for key in every)))
-    for key, reply in zip(every, types, strict=True):
-        found, expected = reply.decode(), expected_type(key)
+    for (key, expected), reply in zip(every.items(), types, strict=True):
+        found = reply.decode()
         if found not in ("none", expected):
             yield wrong(
                 f"queue {queue}",
