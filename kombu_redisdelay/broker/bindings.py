@@ -189,7 +189,7 @@ def all_bindings(store: Store) -> Iterator[Binding]:
         )
         for members in answers(store.server, (("SMEMBERS", key) for key in found)):
             yield from _read(store, members)
-        if cursor in (b"0", 0):
+        if cursor == b"0":
             return
 
 

@@ -110,7 +110,7 @@ class Leftovers:
             cursor, reply = self._store.server.call("HSCAN", self._unacked_key, cursor, "COUNT", size)
             found = list(zip(reply[::2], reply[1::2], strict=True))
             yield from (Leftover(tag, data) for tag, data in found)
-            if cursor in (b"0", 0):
+            if cursor == b"0":
                 return
             # A small hash comes as a whole, whatever its size says.
             size = next_page(size, sum(len(data) for _, data in found))

@@ -150,7 +150,7 @@ def _names(store: Store, found: Found, queue: str) -> Iterator[dict[str, list[by
     begins = f"{store.prefix}redisdelay:{{"
     pattern = f"{_literally(f'{begins}{queue}}}:' if queue else begins)}*"
     for server in store.server.servers():
-        cursor: bytes | int = b"0"
+        cursor = b"0"
         while True:
             try:
                 cursor, keys = server.call("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_CALL)
@@ -164,7 +164,7 @@ def _names(store: Store, found: Found, queue: str) -> Iterator[dict[str, list[by
                 break
             found.keys += KEYS_PER_CALL
             yield dict(_by_queue(keys, len(begins.encode())))
-            if cursor in (b"0", 0):
+            if cursor == b"0":
                 break
 
 

@@ -32,15 +32,15 @@ def is_usual(message: virtual.Message) -> bool:
     any other one is, the functions below find out."""
     headers = message.headers
     # Each message goes through this: it calls nothing of ours.
-    for name, types, usual in _HEADERS.types:
+    for name, types, usual in _USUAL:
         value = headers[name] if name in headers else None  # noqa: SIM401
         if type(value) not in types and (usual is None or value != usual):
             return False
     try:
-        id, task, body = headers["id"], headers["task"], message.payload
+        id, body = headers["id"], message.payload
     except Exception:
         return False
-    if not (type(id) is str and id and id.isascii() and type(task) is str):
+    if not (type(id) is str and id and id.isascii()):
         return False
     if not (type(body) in _LIST and len(body) == 3):
         return False
@@ -150,8 +150,6 @@ class _Parts:
         self._where = where
         self._parts = parts
         self._needs = needs
-        #: What :func:`is_usual` needs of each.
-        self.types = [(name, part.types, part.usual) for name, part in parts.items()]
 
     def wrong_one(self, values: dict[str, Any]) -> str | None:
         """What is wrong with one of *values*, in a line; ``None`` if all are right, or are now."""
@@ -287,17 +285,18 @@ _OF_BODY = {
     "kwargs": _OBJECT,
 }
 
-_HEADERS = _Parts(
-    "header",
-    {
-        **_OF_TASK,
-        "task": _TASK,
-        "shadow": _part("a string", str, also=_is_absent, meant=_meant_text),
-        "stamped_headers": _part("a list of strings", also=_list_of(_is_text)),
-        "stamps": _OBJECT,
-    },
-    needs=("id",),
-)
+_OF_HEADERS = {
+    **_OF_TASK,
+    "task": _TASK,
+    "shadow": _part("a string", str, also=_is_absent, meant=_meant_text),
+    "stamped_headers": _part("a list of strings", also=_list_of(_is_text)),
+    "stamps": _OBJECT,
+}
+
+#: What :func:`is_usual` looks at.
+_USUAL = [(name, part.types, part.usual) for name, part in _OF_HEADERS.items()]
+
+_HEADERS = _Parts("header", _OF_HEADERS, needs=("id",))
 _EMBEDDED = _Parts("body's", _OF_EMBEDDED)
 _BODY = _Parts("body's", {**_OF_BODY, "task": _TASK}, needs=("id",))
 _MIXED_BODY = _Parts("body's", _OF_BODY)

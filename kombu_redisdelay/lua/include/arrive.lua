@@ -34,12 +34,12 @@ end
 -- The unique key of a message that nobody holds, nil if it has none, and the id of the message that has the
 -- key, nil if none has. Notes its own id.
 local function key_and_holder(message, now_ms)
-  local queue = message.queue
-  if not unique_of(message.stored, message.start) then
+  local queue, with_key = message.queue, unique(message)
+  if not with_key then
     return nil
   end
   local holder, id, key =
-    unique().look_for_holder(queue.base, message.stored, message.start, now_ms, lists_of(queue))
+    with_key.look_for_holder(queue.base, message.stored, message.start, now_ms, lists_of(queue))
   message.id = id
   return key, holder
 end
@@ -48,9 +48,12 @@ end
 local function bring_key(message, state, member, now_ms)
   local queue = message.queue
   if message.unique_key then
-    unique().keep(message.unique_key, state, message.step, now_ms, member)
-  elseif not message.tag and unique_of(message.stored, message.start) then
-    unique().hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
+    unique(message).keep(message.unique_key, state, message.step, now_ms, member)
+  elseif not message.tag then
+    local with_key = unique(message)
+    if with_key then
+      with_key.hold_or_keep(queue.base, message.stored, state, now_ms, member, lists_of(queue))
+    end
   end
 end
 
@@ -70,11 +73,12 @@ end
 
 -- Whether becomes_due() would return true.
 local function may_be_due(message, now_ms)
-  if not unique_of(message.stored, message.start) then
+  local with_key = unique(message)
+  if not with_key then
     return true
   end
   local base, list_of = message.queue.base, lists_of(message.queue)
-  local _, _, _, is_busy = unique().look(base, message.member, message.stored, now_ms, list_of)
+  local _, _, _, is_busy = with_key.look(base, message.member, message.stored, now_ms, list_of)
   return not is_busy
 end
 
@@ -82,10 +86,8 @@ end
 -- blocked, and this returns false.
 local function becomes_due(message, payload, now_ms)
   local queue, step, list_of = message.queue, message.step, lists_of(message.queue)
-  if
-    unique_of(message.stored, message.start)
-    and not unique().may_become_ready(queue.base, message.member, message.stored, step, now_ms, list_of)
-  then
+  local with_key, member, stored = unique(message), message.member, message.stored
+  if with_key and not with_key.may_become_ready(queue.base, member, stored, step, now_ms, list_of) then
     return false
   end
   leave(message)

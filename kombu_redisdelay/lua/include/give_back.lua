@@ -89,7 +89,7 @@ local function give_back(tag, id, reason, queue, done)
     changes.unknown = false
   end
   done.settled = done.settled + 1
-  if where ~= 'dead' and message.unique_key and unique().is_replaced_by_retry(message.unique_key) then
+  if where ~= 'dead' and message.unique_key and unique(message).is_replaced_by_retry(message.unique_key) then
     leave(message)
     is_over(message, now_ms)
   elseif where == 'dead' then

@@ -15,10 +15,12 @@
 -- include: duplicates
 -- include: unique_member
 
--- What is done with unique keys: call it for a message that has one.
+-- What is done with the unique key of a message; nil if it has none.
 local made
-local function unique()
-  if not made then
+local function unique(message)
+  if not unique_of(message.stored, message.start) then
+    return nil
+  elseif not made then
     -- include: unique_unacked
     made = {
       of_unacked = unique_key_of,
@@ -77,16 +79,11 @@ local function unacked_message(queue, tag)
   if not stored then
     return nil
   end
-  local start = stored_start(stored)
-  local has_key = unique_of(stored, start)
-  return {
-    queue = queue,
-    tag = tag,
-    stored = stored,
-    start = start,
-    step = stored_step(stored),
-    unique_key = has_key and unique().of_unacked(queue.base, queue.unacked, tag, stored, start),
-  }
+  local start, step = stored_start(stored), stored_step(stored)
+  local message = { queue = queue, tag = tag, stored = stored, start = start, step = step }
+  local with_key = unique(message)
+  message.unique_key = with_key and with_key.of_unacked(queue.base, queue.unacked, tag, stored, start)
+  return message
 end
 
 -- The same of a message that no consumer holds: it was ready, or another program had it. `id` is needed if it
@@ -126,10 +123,10 @@ end
 -- counts as.
 local function is_over(message, now_ms)
   if not message.tag then
-    local has_key = unique_of(message.stored, message.start)
-    return has_key and unique().forget(message.queue.base, message.stored, now_ms) or 0
+    local with_key = unique(message)
+    return with_key and with_key.forget(message.queue.base, message.stored, now_ms) or 0
   elseif message.unique_key then
-    unique().free(message.unique_key, now_ms)
+    unique(message).free(message.unique_key, now_ms)
     return BYTES_OF_KEY
   end
   return 0

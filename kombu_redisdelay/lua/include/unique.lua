@@ -279,13 +279,10 @@ local function may_become_ready(base, member, stored, step, now_ms, list_of)
   return not is_busy, BYTES_OF_KEY
 end
 
--- To be called for a message that has left the queue for good, from the schedule or a ready list. Returns how
--- many bytes its key counts as.
+-- To be called for a message with a key that has left the queue for good, from the schedule or a ready list.
+-- Returns how many bytes its key counts as.
 local function forget_unique(base, stored, now_ms)
   local mode, id, key = unique_of(stored, stored_start(stored))
-  if not mode then
-    return 0
-  end
   local record = read_record(base, key, mode)
   if record.current and record.current.id == id then
     record.current = nil
@@ -297,13 +294,10 @@ local function forget_unique(base, stored, now_ms)
   return BYTES_OF_KEY
 end
 
--- For a message that is in no list: the id of the one that holds its key, nil if none does; its own id; and
--- its key. Nothing if it has none.
+-- For a message with a key that is in no list: the id of the one that holds its key, nil if none does; its
+-- own id; and its key.
 local function look_for_holder(base, stored, start, now_ms, list_of)
   local mode, id, key = unique_of(stored, start)
-  if not mode then
-    return nil
-  end
   local record = read_record(base, key, mode)
   prune(record, now_ms, list_of)
   resolve_running(record)
@@ -311,14 +305,11 @@ local function look_for_holder(base, stored, start, now_ms, list_of)
   return holder and holder.id, id, key
 end
 
--- To be called for a message that comes from a ready list or from another program, to the ready list of its
--- step or to the schedule, under this name: `state` is as above, s only if it has not begun. It keeps its
--- key, or takes it if nobody has it. If not, it is handed out as if it had none.
+-- To be called for a message with a key that comes from a ready list or from another program, to the ready
+-- list of its step or to the schedule, under this name: `state` is as above, s only if it has not begun. It
+-- keeps its key, or takes it if nobody has it. If not, it is handed out as if it had none.
 local function hold_or_keep(base, stored, state, now_ms, member, list_of)
   local mode, id, key = unique_of(stored, stored_start(stored))
-  if not mode then
-    return
-  end
   local record, step = read_record(base, key, mode), stored_step(stored)
   local current = record.current
   if current and current.id == id then
